@@ -18,7 +18,7 @@ from deployments.repository.repository import LABELS, METADATA, Model, find, ver
 from ensemble_models.baking import without_temperature
 from ensemble_models.dataset import Dataset, decode_all, provenance, sample, truth, without
 from ensemble_models.int8 import expected_drop, search
-from ensemble_models.options import FILE, POSITIVE, Command, Function, option, repository_option
+from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
 from ensemble_models.prediction import computed_in, predict, preprocessing
 from ensemble_models.statistics import Interval, hits, paired, top1
 from ensemble_models.writing import MODEL, derived_metadata, describe, write_version
@@ -49,20 +49,6 @@ class Quantization:
     validation: Path | None = None
     max_drop: float = 0.3
     unmeasured: bool = False
-
-
-def quantization_options(command: Function) -> Function:
-    """Add options for the fields of `Quantization` but `data` to a command."""
-    options = (
-        option("--samples", type=POSITIVE, default=Quantization.samples, help="Number of images to calibrate on."),
-        option("--validation", type=FILE, help="Zip file or folder to measure on; default: the rest of --data."),
-        option("--max-drop", type=float, default=Quantization.max_drop, help="Largest loss of top-1, points."),
-        option("--unmeasured", is_flag=True, help="Write the version without measuring its loss."),
-        option("--budget", type=float, hidden=True, expose_value=False, callback=_without_budget),
-    )
-    for each in reversed(options):
-        command = each(command)
-    return command
 
 
 def _without_budget(_context: click.Context, _option: click.Parameter, given: float | None) -> None:
@@ -204,7 +190,11 @@ def _split(images: Dataset, settings: Quantization) -> tuple[Dataset, Dataset | 
 @option("--version", type=POSITIVE, help="Version to quantize; default: the highest float one.")
 @option("--data", type=FILE, required=True, help="Zip file or folder of <class>/*.jpg to calibrate on.")
 @repository_option
-@quantization_options
+@option("--samples", type=POSITIVE, default=Quantization.samples, help="Number of images to calibrate on.")
+@option("--validation", type=FILE, help="Zip file or folder to measure on; default: the rest of --data.")
+@option("--max-drop", type=float, default=Quantization.max_drop, help="Largest loss of top-1, points.")
+@option("--unmeasured", is_flag=True, help="Write the version without measuring its loss.")
+@option("--budget", type=float, hidden=True, expose_value=False, callback=_without_budget)
 def main(name: str, version: int | None, repository: Path, **settings: Any) -> None:
     """Quantize a model of the repository to int8, and write the result as the next version if it is good enough.
 

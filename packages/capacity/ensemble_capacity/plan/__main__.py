@@ -38,7 +38,6 @@ def profile_options(command: F) -> F:
         option("--measure", is_flag=True, help="Measure the profile again."),
         option("--images", type=FILE, multiple=True, metavar="PATH...", help="Images to send; default: tests/cat.jpg."),
         option("--cores", type=POSITIVE, help="Cores of the machine to predict for; default: this one's."),
-        option("--clients-here", is_flag=True, help="The clients compute on the server's cores, too."),
         option(
             "--exits",
             type=SHARE,
@@ -110,7 +109,7 @@ def predictions(options: SimpleNamespace, config: Mapping[str, Any], profile: Pr
     given = scenario(only_application(config), options.exits or None, cores)
     loads = [Arrivals(rate) for rate in options.rate] + [Closed(clients) for clients in options.concurrency]
     loads = loads or [Closed(clients) for clients in (1, 8, 32)]
-    return [predict(given, profile, load, cores, clients_here=options.clients_here) for load in loads]
+    return [predict(given, profile, load, cores) for load in loads]
 
 
 def table(found: Sequence[Prediction], profile: Profile, cores: int) -> Table:

@@ -204,7 +204,7 @@ def main(**given: Any) -> None:
     if noise := profile.noise():
         print(noise)
     # What measures here also loads here.
-    here = options.clients_here or not options.no_measurement
+    here = not options.no_measurement
     predictions = Predictions(config, profile, goal, cores, exits_of(options, config), here, fixed)
     known = [*images, *(msgspec.json.encode(each) for each in (config, profile, goal))]
     file = options.out.with_suffix(".measured.json")

@@ -11,20 +11,18 @@ import click
 from deployments.contract.preprocessing import Interpolation, Resize
 from deployments.repository.layout import LAYOUTS
 from deployments.repository.network import stored_precision
-from ensemble_models import quantize
 from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
 from ensemble_models.prepare import efficientnet, pretrained
 from ensemble_models.prepare.preparation import Preparation
 from ensemble_models.prepare.source import ORDERS, READABLE, USUAL, WHITE, Source, read
-from ensemble_models.quantize import Quantization, quantization_options
 from ensemble_models.writing import check_name, describe, write_version
 from scripts.errors import ScriptError
 
 TEXT_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-def run(args: SimpleNamespace) -> Path:
-    """Write a model as the next version, print the decisions and their reasons, and return the version's folder.
+def run(args: SimpleNamespace) -> None:
+    """Write a model as the next version, and print the decisions and their reasons.
 
     Raises:
         ModelError: the source can't be read, or can't become a member.
@@ -49,7 +47,6 @@ def run(args: SimpleNamespace) -> Path:
     )
     print("\n".join(preparation.reasons))
     print(f"wrote {describe(folder)}")
-    return folder
 
 
 def _source(args: SimpleNamespace) -> Source:
@@ -99,7 +96,6 @@ def _check_flags(args: SimpleNamespace) -> None:
 @option("--mean", type=float, nargs=3, metavar="C0 C1 C2", help="Mean of pixels from 0 to 1, in --channel-order.")
 @option("--std", type=float, nargs=3, metavar="C0 C1 C2", help="Standard deviation of pixels from 0 to 1, likewise.")
 @option("--normalize", type=click.Choice(tuple(USUAL)), help="--mean and --std by name; none: pixels from 0 to 255.")
-@option("--no-normalize", "normalize", flag_value="none", help="The same as --normalize none.")
 @option("--channel-order", type=click.Choice(ORDERS), help="Order of the model's colours; default: found by --data.")
 @option("--layout", type=click.Choice(LAYOUTS), help="Order of the input's dimensions; default: found by its shape.")
 @option("--crop-ratio", type=float, help="Share of the shorter side that the centre crop keeps.")
@@ -117,10 +113,8 @@ def _check_flags(args: SimpleNamespace) -> None:
 @option("--precision", type=click.Choice(("FP16", "FP32")), default="FP16", help="How float32 weights are stored.")
 @repository_option
 @option("--version", type=POSITIVE, help="Version to write; default: the next free version.")
-@option("--data", type=FILE, help="Zip file or folder of <class>/*.jpg; decides open questions, and calibrates --int8.")
-@option("--int8", is_flag=True, help="Also quantize the model, into the next version.")
-@quantization_options
-def main(int8: bool, samples: int, validation: Path | None, max_drop: float, unmeasured: bool, **given: Any) -> None:
+@option("--data", type=FILE, help="Zip file or folder of <class>/*.jpg; decides open questions.")
+def main(**given: Any) -> None:
     """Bring a model into the repository, its preprocessing inside, whatever framework it comes from.
 
     ensemble prepare classifier.onnx --name mine --data images/
@@ -140,19 +134,7 @@ def main(int8: bool, samples: int, validation: Path | None, max_drop: float, unm
     labelled images, `--data`, the command tries the usual ways, and takes the best if it is clearly better than the
     others. Without images, options must give the order and the normalization. The command prints its decisions.
     """
-    args = SimpleNamespace(**given)
-    settings = (samples, validation, max_drop, unmeasured)
-    if not int8 and settings != (Quantization.samples, None, Quantization.max_drop, False):
-        raise ScriptError("--samples, --validation, --max-drop and --unmeasured are for --int8")
-    if not int8:
-        run(args)
-    elif args.data is None:
-        raise ScriptError("--int8 needs images to calibrate on: name them by --data")
-    else:
-        written = run(args)
-        quantization = Quantization(args.data, *settings)
-        folder = quantize.quantize(args.repository, written.parent.name, int(written.name), quantization)
-        print(f"wrote {describe(folder)}")
+    run(SimpleNamespace(**given))
 
 
 if __name__ == "__main__":

@@ -255,8 +255,6 @@ def test_a_changed_file_is_not_loaded(source: Path, tmp_path: Path) -> None:
         (["--mean", "123", "116", "103"], "divide values for 0 to 255 by 255"),
         (["--std", "0", "1", "1"], "divide values"),
         (["--crop-ratio", "0"], "--crop-ratio"),
-        (["--int8"], "--data"),
-        (["--max-drop", "1"], "--max-drop and --unmeasured are for --int8"),
         (["--weights", "random"], "--weights is for torchvision's and timm's"),
         (["--labels", "{two}"], "3 classes, but there are 2 labels"),
         (["--labels", "missing.txt"], "does not exist"),
@@ -277,7 +275,7 @@ def test_a_model_of_bytes_is_not_normalized_twice(tmp_path: Path) -> None:
     flags = ("--name", "m", "--repository", tmp_path / "repository", *KNOWN)
     with pytest.raises(ScriptError, match="--normalize none"):
         run(tmp_path / "bytes.xml", *flags)
-    run(tmp_path / "bytes.xml", *flags, "--no-normalize")
+    run(tmp_path / "bytes.xml", *flags, "--normalize", "none")
     assert versions(tmp_path / "repository", "m") == [1]
 
 
