@@ -29,7 +29,7 @@ class Recorded(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         at_s: when the server queued the image, seconds since the epoch.
-        options: of the request, those that are not the defaults.
+        options: the options of the request that differ from the defaults.
         label: of the answer; empty if the image failed.
         took_ms: from the queue to the end of the last node's work.
         error: the code of the error; empty if there is a label.
