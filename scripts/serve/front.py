@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from deployments.ingress.listeners.slot import APPLICATION, FOLDER, FUNCTIONS
-from deployments.ingress.protocol import resolve
 from scripts.configuration import why_serve
 from scripts.errors import ScriptError
 from scripts.serve.haproxy import HAProxy, Listening
@@ -43,7 +42,7 @@ def in_front(
     config["proxy_location"] = "Disabled"
     grpc_options = config.get("grpc_options") or {}
     reflects, functions = grpc_options.get("enable_reflection", True), grpc_options.get("grpc_servicer_functions")
-    protocols = resolve((config["applications"][0].get("args") or {}).get("protocols") or ())
+    protocols = (config["applications"][0].get("args") or {}).get("protocols") or ()
     ports = http.number, grpc.number, metrics.number
     listening = Listening(http.host, *ports, certificate, reflects, few(config), protocols)
     haproxy = HAProxy(folder, listening)

@@ -13,8 +13,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 from deployments.contract.errors import EnsembleError, NotReady, SlowBody
@@ -61,7 +63,7 @@ class Listening:
     Attributes:
         tls: a certificate with its chain, and its key, PEM; None for no TLS.
         reflects: whether gRPC's reflection is answered.
-        protocols: those whose requests it forwards.
+        protocols: those whose requests it forwards, besides the installed ones, as `module:Class`.
         few: how many requests at a time the first replica gets alone, by each protocol.
     """
 
@@ -72,7 +74,7 @@ class Listening:
     tls: tuple[Path, Path] | None = None
     reflects: bool = True
     few: int = 0
-    protocols: Sequence[type[Protocol]] = field(default_factory=resolve)
+    protocols: Sequence[str] = ()
 
 
 def most_connections() -> int:
@@ -114,7 +116,7 @@ def configuration(folder: Path, listening: Listening) -> str:
         late=SLOW,
         busy=BUSY,
         compressed=COMPRESSED,
-        **_rules(listening.protocols),
+        **_rules(resolve(listening.protocols)),
         beginning_bytes=BEGINNING_BYTES,
         beginning_s=BEGINNING_S,
         connections=connections,
@@ -193,7 +195,10 @@ class HAProxy:
         self._read_ns = self._modified_ns()
         if self._tls is not None:
             self._write_certificate(*self._tls)
-        self._file.write_text(configuration(folder, listening), encoding="utf-8")
+        # In a process of its own, because what the protocols load would stay in this one.
+        with ProcessPoolExecutor(1, get_context("fork")) as apart:
+            text = apart.submit(configuration, folder, listening).result()
+        self._file.write_text(text, encoding="utf-8")
         self._ending = threading.Event()
         self._process = self._start()
         self._open_slots()

@@ -4,6 +4,7 @@ import json
 import shutil
 import socket
 import ssl
+import subprocess
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ import pytest
 
 from deployments.ingress.error_style import ErrorStyle
 from deployments.ingress.listeners import slot
-from deployments.ingress.protocol import Protocol, resolve
+from deployments.ingress.protocol import Protocol
 from ensemble_serving.protocol import inference_pb2 as pb
 from scripts.errors import ScriptError
 from scripts.serve import haproxy
@@ -144,11 +145,26 @@ class Quoting(Protocol):
 
 
 def test_haproxy_answers_in_the_form_of_whichever_protocol_a_path_is_of(folder):
-    with Front(folder, protocols=[*resolve(), Quoting]) as front:
+    with Front(folder, protocols=[f"{__name__}:{Quoting.__name__}"]) as front:
         answers = {path: httpx.get(f"http://127.0.0.1:{front.http}{path}") for path in ("/quoting/a", "/classify")}
     assert {each.status_code for each in answers.values()} == {503}
     assert answers["/quoting/a"].json() == {"it's": "100 % of %[src] not_ready"}
     assert is_refusal_to_come_again(answers["/classify"], "/classify")
+
+
+def test_what_protocols_load_is_not_kept_for_as_long_as_the_server_runs():
+    start = """
+import sys, tempfile
+from pathlib import Path
+from scripts.serve.haproxy import HAProxy, Listening
+with tempfile.TemporaryDirectory() as folder:
+    haproxy = HAProxy(Path(folder), Listening("127.0.0.1", *map(int, sys.argv[1:])))
+    haproxy.end()
+print("deployments.ingress.open_inference" in sys.modules)
+"""
+    command = [sys.executable, "-c", start, *map(str, free_ports(3))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False\n", done.stderr
 
 
 def refused(stub):
