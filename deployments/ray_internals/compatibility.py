@@ -60,7 +60,11 @@ SERVE_INTERFACE = Internal(
 )
 FORKS = Internal(
     "each of Ray's processes is started by itself, which takes longer and more memory",
-    ("ray.dashboard.consts:PARENT_HEALTH_CHECK_BY_PIPE",),
+    (
+        "ray.actor:ActorClassID.from_random",
+        "ray.actor:ActorClassID.size",
+        "ray.dashboard.consts:PARENT_HEALTH_CHECK_BY_PIPE",
+    ),
 )
 WORKER_HOOK = Internal(
     "packages in the folder that is served from come before installed ones of the same name",

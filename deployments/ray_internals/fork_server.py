@@ -18,20 +18,23 @@ import signal
 import socket
 import struct
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy
 
 from deployments.ray_internals.compatibility import FORKS
 from deployments.ray_internals.ray_env import set_switches
 
-# What a replica, Serve's controller and Ray's agents import, except for two. Serve's own modules draw numbers of Ray's
-# generator as they are imported, and then every forked process would draw the same ones. OpenVINO starts a thread as it
-# is imported, which a forked process would lack.
+# What a replica, Serve's controller and Ray's agents import, except for OpenVINO: it starts a thread as it is imported,
+# which a forked process would lack.
 PRELOADED = (
     "ray.dashboard.agent",
     "ray.job_submission",
+    "ray.serve",
     "ray.util.metrics",
     "ray.util.state",
     "cv2",
@@ -86,8 +89,9 @@ def preload() -> None:
     os.environ.update({RAYLET: str(os.getppid()), JOB: NO_JOB})
     if (problem := FORKS.problem()) is not None:
         sys.exit(f"warning: {problem}")
-    for name in PRELOADED:
-        importlib.import_module(name)
+    with classes_numbered_by_the_system():
+        for name in PRELOADED:
+            importlib.import_module(name)
     if draw_id() == draw_id():
         sys.exit(f"warning: forked processes would draw the same numbers of Ray's generator: {FORKS.instead}")
     # A replica that starts after an upgrade imports the new code.
@@ -96,6 +100,22 @@ def preload() -> None:
     # Kept out of collections, whose marks would copy every page that has an object.
     gc.collect()
     gc.freeze()
+
+
+@contextmanager
+def classes_numbered_by_the_system() -> Iterator[None]:
+    """Let the system draw the ids of actor classes that are made meanwhile, and not Ray's generator.
+
+    Every forked process would draw the same numbers of a generator that has been used, and Serve makes such classes as
+    it is imported.
+    """
+    actor: Any = importlib.import_module("ray.actor")
+    ids = actor.ActorClassID
+    actor.ActorClassID = SimpleNamespace(from_random=lambda: ids(os.urandom(ids.size())))
+    try:
+        yield
+    finally:
+        actor.ActorClassID = ids
 
 
 def draw_id() -> bytes:

@@ -24,10 +24,10 @@ threads = next(int(line.split()[1]) for line in open("/proc/self/status") if lin
 told = {
     "arguments": sys.argv[1:], "folder": os.getcwd(), "path": sys.path[0], "name": __name__,
     "environment": dict(os.environ), "group": os.getpgrp() == os.getpid(), "threads": threads,
-    "ray": "ray.dashboard.agent" in sys.modules,
+    "ray": {"ray.dashboard.agent", "ray.serve"} <= {*sys.modules},
     "ours": [name for name in sys.modules if name.split(".")[0] in ("deployments", "graph", "models")],
     "random": [random.random(), numpy.random.random()],
-    "ids": [ray.WorkerID.from_random().hex(), ray.ObjectRef.from_random().hex()],
+    "ids": [each.from_random().hex() for each in (ray.WorkerID, ray.ObjectRef, ray.actor.ActorClassID)],
 }
 print(json.dumps(told), sys.stdin.readline())
 """
@@ -70,7 +70,7 @@ def test_a_forked_process_is_as_a_started_one(forks, script, tmp_path):
     assert (told["folder"], told["path"], told["name"]) == (str(tmp_path), str(script.parent), "__main__")
     assert {"A": "b", "EMPTY": ""}.items() <= told["environment"].items()
     assert "RAY_JOB_ID" not in told["environment"]
-    # It has imported Ray, without a thread that a fork would lack, and nothing that an upgrade of ours would change.
+    # It has imported Ray and Serve, without a thread that a fork would lack, nothing that an upgrade of ours changes.
     assert (told["ray"], told["threads"], told["ours"]) == (True, 1, [])
     # Ray kills the group of a worker that ends.
     assert told["group"]
