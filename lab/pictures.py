@@ -26,6 +26,7 @@ from scripts.shipped import CHECKOUT
 DOCS = CHECKOUT / "docs"
 IMAGES = DOCS / "images"
 MACHINE = "two virtual CPUs of an AMD EPYC (Zen 4)"
+STAGES_MACHINE = "two virtual CPUs of a Xeon with VNNI, beside other work, 2026-11-27"
 SYSTEMS = {
     ("limit", None): "the models alone, unserved",
     ("ours", "colocated"): "this application, one process",
@@ -165,6 +166,7 @@ def charts() -> dict[str, Chart]:
         "embedded": _requests("embedded", f"HTTP, int8, images of 15 KB; {MACHINE}, 2026-11-25"),
         "imagenet": _requests("imagenet", f"HTTP, ResNet-50 and DenseNet-169, 224x224; {MACHINE}, 2026-11-26"),
         "accuracy": _accuracy(),
+        "stages": _stages(),
     }
 
 
@@ -205,6 +207,26 @@ def _requests(workload: str, note: str) -> Chart:
         ]
         groups.append((f"{clients} clients", bars))
     return Chart("Requests per second; more is better", note, groups)
+
+
+def _stages() -> Chart:
+    groups = []
+    for row in _rows("stages"):
+        taken = row["stages_ms"]
+        members = max(ms for stage, ms in taken.items() if stage.startswith("predict-"))
+        nodes = {stage: taken[stage] for stage in ("queue", "decode", "combine", "label")}
+        stages = {
+            "1 client, sockets, HAProxy, uvicorn": row["mean_ms"] - taken["total"],
+            "2 ingress: route, hand-over, waking": taken["total"] - members - sum(nodes.values()),
+            "3 queue": nodes["queue"],
+            "4 decoding": nodes["decode"],
+            "5 the slowest member": members,
+            "6 combiner and labeler": nodes["combine"] + nodes["label"],
+        }
+        bars = [Bar(stage, ms, f"{ms:.2f}", ours=not stage.startswith("5")) for stage, ms in stages.items()]
+        groups.append((f"{row['value']:.0f} at a time, {row['mean_ms']:.1f} ms", bars))
+    note = f"the bundled models in one process, HTTP, images of 15 KB; {STAGES_MACHINE}"
+    return Chart("Where a request's time is, ms; the means of the server's own spans", note, groups)
 
 
 def _accuracy() -> Chart:
