@@ -17,7 +17,7 @@ Rows = list[Row]
 # The last characters of a failed server's log, which stand in its row.
 LAST = 300
 # About how long a server takes to start and to end, and a load to warm up, seconds.
-START_S, WARM_UP_S = 12.0, 1.0
+START_S, WARM_UP_S = 15.0, 1.0
 # Counts of a row, which are added up over the rounds.
 COUNTS = ("requests", "failed")
 

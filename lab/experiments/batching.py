@@ -17,6 +17,8 @@ from lab.rows import Part, Row, Rows, measured
 # The largest batch, and the wait for it; a batch of one image waits for nothing.
 SETTINGS = ((1, 0.0), (8, 0.0), (8, 5.0), (32, 0.0), (32, 20.0))
 RATES, CLIENTS, ROUNDS = (15, 25), 32, 3
+# About how long the server takes to start, because three networks are compiled and measured, seconds.
+COMPILED_S = 30.0
 FIGURES = ("requests_per_s", "p50_ms", "p99_ms", "batch")
 FULL = f"{CLIENTS} clients"
 
@@ -54,7 +56,7 @@ def mean_batch(row: Measured) -> float | None:
 def parts(seconds: float) -> Sequence[Part]:
     """Make each setting a part."""
     loads, settings = ROUNDS * (len(RATES) + 1), [Setting(*each) for each in SETTINGS]
-    return [Part(str(each), partial(each.load, seconds), vars(each), loads) for each in settings]
+    return [Part(str(each), partial(each.load, seconds), vars(each), loads, COMPILED_S) for each in settings]
 
 
 def compare(rows: Rows) -> Mapping[str, Here]:
