@@ -21,8 +21,20 @@ from pathlib import Path
 
 from deployments.contract.errors import EnsembleError, NotReady, SlowBody
 from deployments.contract.names import COMPRESSED
+from deployments.cpus import available_cpus
 from deployments.ingress.error_style import AS_OBJECT, ErrorStyle
-from deployments.ingress.listeners.slot import COMMANDS, PROTOCOLS, SERVER, SLOTS, command, opened, opening, path
+from deployments.ingress.listeners.slot import (
+    COMMANDS,
+    LEAVING,
+    NOTICE_S,
+    PROTOCOLS,
+    SERVER,
+    SLOTS,
+    command,
+    opened,
+    opening,
+    path,
+)
 from deployments.ingress.protocol import Protocol, resolve
 from scripts.errors import ScriptError
 from scripts.serve.cluster import marked
@@ -32,6 +44,8 @@ from scripts.serve.pulse import Pulse
 TEMPLATE = Path(__file__).with_name("haproxy.cfg")
 CONFIGURATION, LOG, CERTIFICATE = "haproxy.cfg", "haproxy.log", "certificate.pem"
 DOWN = "the application is not there; try again later"
+# HAProxy has no more threads in a group.
+MOST_THREADS = 64
 # Connections of clients, each of which takes two files, beside the files for other things. One address may have a share
 # of them, and while half of either number is taken, no connection is kept for a next request.
 MOST_CONNECTIONS, FILES_EACH, OTHER_FILES, SHARE = 8192, 2, 512, 4
@@ -65,6 +79,7 @@ class Listening:
         reflects: whether gRPC's reflection is answered.
         protocols: those whose requests it forwards, besides the installed ones, as `module:Class`.
         few: how many requests at a time the first replica gets alone, by each protocol.
+        is_balanced: whether a load balancer in front looks at `/v2/health/ready`, and has `NOTICE_S` to notice.
     """
 
     host: str
@@ -75,6 +90,7 @@ class Listening:
     reflects: bool = True
     few: int = 0
     protocols: Sequence[str] = ()
+    is_balanced: bool = False
 
 
 def most_connections() -> int:
@@ -102,9 +118,13 @@ def configuration(folder: Path, listening: Listening) -> str:
         for protocol, each in servers.items()
     }
     certificate, connections = folder / CERTIFICATE, most_connections()
+    leaving = f"    server {LEAVING.rpartition('/')[2]} 127.0.0.1:1 disabled"
     return string.Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         replicas | few,
         few=listening.few,
+        threads=min(MOST_THREADS, available_cpus()),
+        grace=f"    grace {NOTICE_S}s" if listening.is_balanced else "",
+        leaving=leaving if listening.is_balanced else "",
         folder=folder,
         host=listening.host,
         http=listening.http,
@@ -302,10 +322,10 @@ class HAProxy:
                         os.kill(still, signal.SIGKILL)
 
     def finish(self) -> None:
-        """Accept no more connections, let waiting requests be answered for some seconds, and end HAProxy."""
+        """Let a balancer notice, accept no more connections, have waiting requests answered, and end HAProxy."""
         self._ending.set()
         self._process.send_signal(signal.SIGUSR1)
-        self._watch.join(FINISH_S)
+        self._watch.join(NOTICE_S + FINISH_S)
         self.end()
 
     def end(self) -> None:

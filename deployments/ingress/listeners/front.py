@@ -16,7 +16,7 @@ from deployments.ingress import protocol
 from deployments.ingress.listeners.grpc import GrpcListener
 from deployments.ingress.listeners.http import HttpListener
 from deployments.ingress.listeners.reflection import ReflectionListener
-from deployments.ingress.listeners.slot import APPLICATION, FOLDER, FUNCTIONS, Slot, take
+from deployments.ingress.listeners.slot import APPLICATION, FOLDER, FUNCTIONS, NOTICE_S, Slot, take
 
 logger = logging.getLogger("ray.serve")
 
@@ -79,6 +79,8 @@ class Front:
         if (slot := self._slot) is None:
             return
         with suppress(OSError):
+            if await asyncio.to_thread(slot.announce):
+                await asyncio.sleep(NOTICE_S)
             await asyncio.to_thread(slot.drain)
         for name in self._listeners:
             slot.path(name).unlink(missing_ok=True)
@@ -102,6 +104,6 @@ def folder(application: str) -> Path | None:
 
 def services(named: Sequence[str]) -> tuple[ServiceDescriptor, ...]:
     """List the gRPC services that clients reach, of protocols that are installed or that the configuration names."""
-    if FUNCTIONS in os.environ:
-        return protocol.services(json.loads(os.environ[FUNCTIONS]), named)
+    if FOLDER in os.environ:
+        return protocol.services(json.loads(os.environ.get(FUNCTIONS, "null")), named)
     return tuple(service for each in protocol.resolve(named) if each.behind_serve for service in each.services)

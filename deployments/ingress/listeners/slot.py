@@ -19,6 +19,9 @@ PROTOCOLS = ("http", "grpc", "reflection")
 COMMANDS = "commands"
 # HAProxy's name for a replica, by the number of its slot.
 SERVER = "replica-{}"
+# HAProxy's server that is up while the last replica leaves, where a load balancer is in front of HAProxy, and the
+# seconds in which that one notices that nothing is ready here.
+LEAVING, NOTICE_S = "leaving/now", 10
 # HAProxy answers a command at once, or is gone.
 ANSWER_S = 2.0
 
@@ -37,7 +40,12 @@ class Slot:
 
     def open(self) -> None:
         """Make HAProxy send requests, at once."""
-        command(self._folder, *opening(self.number))
+        command(self._folder, f"set server {LEAVING} state maint", *opening(self.number))
+
+    def announce(self) -> bool:
+        """Make HAProxy tell its load balancer that the last replica leaves; return whether there are both."""
+        is_last = opened(self._folder) == [self.number]
+        return is_last and not command(self._folder, f"set server {LEAVING} state ready").strip()
 
     def drain(self) -> None:
         """Make HAProxy send no more requests; requests that it has begun to send still come."""

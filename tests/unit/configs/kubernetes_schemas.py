@@ -10,6 +10,7 @@ a manifest has a field that no manifest had, and for newer versions.
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -23,11 +24,16 @@ KEPT = ("type", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength
 ROOT_FIELDS = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
 
 
+def with_options(file):
+    """The text of a manifest with the entries of lists that a user may take the hash from."""
+    return re.sub(r"^( +)# (- \{name: .*)$", r"\1\2", file.read_text(), flags=re.MULTILINE)
+
+
 def documents():
     """What the manifests hold, by `apiVersion` and `kind`."""
     found = {}
     for file in MANIFESTS:
-        for document in yaml.safe_load_all(file.read_text()):
+        for document in yaml.safe_load_all(with_options(file)):
             found.setdefault(f"{document['apiVersion']} {document['kind']}", []).append(document)
     return found
 

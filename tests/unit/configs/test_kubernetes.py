@@ -5,17 +5,23 @@ import re
 import shlex
 import tomllib
 from importlib.metadata import version
+from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
 from ray.serve.schema import ServeDeploySchema
 
+from deployments.ingress.listeners import slot
 from graph.config import parse
 from scripts import keys
+from scripts.commands import COMMANDS
+from scripts.configuration import why_serve
+from scripts.serve.exposure import CERTIFICATE, CERTIFICATE_KEY
+from scripts.serve.ports import GRPC_PORT, HTTP_PORT
 from scripts.serve.server import READY_TIMEOUT_S
 from tests.conftest import ROOT
-from tests.unit.configs.kubernetes_schemas import MANIFESTS, SCHEMAS, documents
+from tests.unit.configs.kubernetes_schemas import MANIFESTS, SCHEMAS, documents, with_options
 
 FOLDER = ROOT / "configs" / "kubernetes"
 KNOWN = json.loads(SCHEMAS.read_text())
@@ -25,6 +31,11 @@ SERVICES = [yaml.safe_load((FOLDER / name).read_text()) for name in ("rayservice
 def groups(service):
     cluster = service["spec"]["rayClusterConfig"]
     return [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+
+
+def front_of(workers):
+    [front] = [each for each in workers["template"]["spec"]["containers"] if each["name"] == "front"]
+    return front
 
 
 def errors(document):
@@ -64,18 +75,55 @@ def test_the_application_is_one_that_this_version_builds(service, tmp_path):
     keys.add(tmp_path / "keys", "client", None)
     mounted = application["args"]["access"].pop("keys")
     application["args"]["access"]["keys"] = str(tmp_path / "keys")
-    assert parse(application["args"]).front == "serve"
+    assert why_serve(served) is None
+    parse(application["args"])
     [ingress] = application["deployments"]
     head, workers = groups(service)
     assert head["rayStartParams"]["num-cpus"] == "0"
     assert ingress["num_replicas"] == workers["replicas"] * ingress["max_replicas_per_node"]
     for pods in (head, workers):
-        [container] = pods["template"]["spec"]["containers"]
+        container = pods["template"]["spec"]["containers"][0]
         assert container["volumeMounts"][0]["mountPath"] + "/keys" == mounted
         ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-        assert ports["serve"] == served["http_options"]["port"]
-        assert ports["serve-grpc"] == served["grpc_options"]["port"]
         assert ports["metrics"] == int(pods["rayStartParams"]["metrics-export-port"])
+        for probe in ("readinessProbe", "livenessProbe"):
+            assert container[probe]["grpc"]["port"] == int(pods["rayStartParams"]["node-manager-port"])
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=["plain", "high availability"])
+def test_haproxy_is_beside_the_replicas_of_each_worker(service):
+    [application] = yaml.safe_load(service["spec"]["serveConfigV2"])["applications"]
+    _, workers = groups(service)
+    ray, front = workers["template"]["spec"]["containers"]
+    variables = {each["name"]: each["value"] for each in ray["env"]}
+    assert variables[slot.APPLICATION] == application["name"]
+    assert {"name": slot.FOLDER, "value": variables[slot.FOLDER]} in front["env"]
+    for container in (ray, front):
+        mounted = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+        # Ray's temporary folder: the front prints what replicas log there.
+        assert mounted[str(Path(variables[slot.FOLDER]).parent)] == "ray"
+    assert front["image"] == ray["image"]
+    assert COMMANDS["Serve"][front["command"][1]][0] == "scripts.serve.sidecar"
+    ports = {port["name"]: port["containerPort"] for port in front["ports"]}
+    assert ports == {"http": HTTP_PORT, "grpc": GRPC_PORT}
+    # HAProxy has had its time before Ray ends, and Kubernetes waits for both.
+    [ends] = re.findall(r"sleep (\d+)", ray["lifecycle"]["preStop"]["exec"]["command"][2])
+    assert slot.NOTICE_S < int(ends) < workers["template"]["spec"]["terminationGracePeriodSeconds"]
+    probe = front["readinessProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"] < slot.NOTICE_S
+
+
+@pytest.mark.parametrize("file", ["rayservice.yaml", "rayservice-ha.yaml"])
+def test_the_lines_for_tls_and_traces_are_right_without_their_hash(file):
+    service = yaml.safe_load(with_options(FOLDER / file))
+    front = front_of(groups(service)[1])
+    named = {each["name"]: each["value"] for each in front["env"]}
+    mounted = {each["mountPath"]: each["name"] for each in front["volumeMounts"]}
+    for variable in (CERTIFICATE, CERTIFICATE_KEY):
+        assert mounted[str(Path(named[variable]).parent)] == "tls"
+    for pods in groups(service):
+        assert "tls" in {each["name"] for each in pods["template"]["spec"]["volumes"]}
+    assert errors(service) == []
 
 
 def test_a_server_in_one_container_may_start_as_long_as_it_allows_itself():
@@ -103,6 +151,11 @@ def test_what_selects_pods_finds_them():
     assert wanted.pop("ray.io/node-type") == "worker"
     for selector in (wanted, policy["spec"]["podSelector"]["matchLabels"], monitored["spec"]["selector"]):
         assert all(selector.items() <= each.items() for each in labels)
+    [clients] = [each for each in found["v1 Service"] if each["metadata"]["name"] == "ensemble"]
+    assert clients["spec"]["selector"] == budget["spec"]["selector"]["matchLabels"]
+    fronts = [front_of(groups(service)[1]) for service in SERVICES]
+    for port in clients["spec"]["ports"]:
+        assert all(port["targetPort"] in {each["name"] for each in front["ports"]} for front in fronts)
     [monitor] = found["monitoring.coreos.com/v1 ServiceMonitor"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= monitored["metadata"]["labels"].items()
     assert monitor["spec"]["endpoints"][0]["port"] == monitored["spec"]["ports"][0]["name"]

@@ -1,0 +1,119 @@
+"""HAProxy beside replicas of a Ray that something else runs, behind a load balancer that asks whether it is ready."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from deployments.ingress.listeners import front as listening
+from deployments.ingress.listeners import slot
+from deployments.ingress.listeners.front import services
+from deployments.ingress.listeners.grpc import GrpcListener
+from deployments.ingress.listeners.http import HttpListener
+from deployments.ingress.protocol import resolve
+from scripts.errors import ScriptError
+from scripts.serve.ports import METRICS_SETTING
+from scripts.serve.sidecar import shared_folder
+from tests.server.server import eventually, free_ports
+from tests.unit.scripts.serve.test_haproxy import Front, answering, folder, get
+
+__all__ = ["folder"]
+READY = "/v2/health/ready"
+
+
+def test_only_this_user_can_change_the_folder_of_the_sockets(tmp_path, monkeypatch):
+    monkeypatch.delenv(slot.FOLDER, raising=False)
+    with pytest.raises(ScriptError, match=f"set {slot.FOLDER}"):
+        shared_folder()
+    monkeypatch.setenv(slot.FOLDER, str(tmp_path / "front"))
+    assert shared_folder() == shared_folder() == tmp_path / "front"
+    (tmp_path / "front").chmod(0o750)
+    with pytest.raises(ScriptError, match="not a folder of this user alone"):
+        shared_folder()
+    (tmp_path / "front").chmod(0o700)
+    tmp_path.chmod(0o777)
+    with pytest.raises(ScriptError, match="other users of this machine can change"):
+        shared_folder()
+
+
+def test_replicas_beside_it_serve_every_installed_service(tmp_path, monkeypatch):
+    monkeypatch.setenv(slot.FOLDER, str(tmp_path))
+    monkeypatch.delenv(slot.FUNCTIONS, raising=False)
+    assert set(services(())) == {service for each in resolve() for service in each.services}
+
+
+@pytest.mark.slow
+def test_the_last_replica_is_announced_before_it_leaves(folder):
+    with Front(folder, is_balanced=True) as front, answering(folder) as last:
+        with answering(folder) as first:
+            assert not first.announce()
+        assert get(front, READY).status_code == 200
+        assert last.announce()
+        ready, other = get(front, READY), get(front, "/x")
+        assert (ready.status_code, ready.headers["retry-after"]) == (503, "1")
+        # It is answered; the client's next connection may reach another machine.
+        assert (other.status_code, other.headers["connection"]) == (200, "close")
+        last.open()
+        assert get(front, READY).status_code == 200
+        assert "connection" not in get(front, "/x").headers
+
+
+@pytest.mark.slow
+async def test_a_replica_that_ends_listens_on_while_the_load_balancer_notices(folder, monkeypatch):
+    monkeypatch.setattr(listening, "NOTICE_S", 3600)
+    replica = listening.Front(folder, HttpListener(None), GrpcListener(None, lambda: 1000, []))
+    with Front(folder, is_balanced=True) as front:
+        await replica.keep_open()
+        ending = asyncio.create_task(replica.close())
+        while (await asyncio.to_thread(get, front, READY)).status_code != 503:
+            await asyncio.sleep(0.01)
+        assert slot.opened(folder) == [1]
+        assert not ending.done()
+        ending.cancel()
+        monkeypatch.setattr(listening, "NOTICE_S", 0)
+        await replica.close()
+        assert slot.opened(folder) == []
+
+
+@pytest.mark.slow
+def test_without_a_load_balancer_a_replica_need_not_wait(folder):
+    with Front(folder) as front, answering(folder) as replica:
+        assert not replica.announce()
+        assert get(front, READY).status_code == 200
+
+
+@pytest.mark.slow
+def test_the_command_answers_by_a_replica_and_is_not_ready_before_it_ends(folder):
+    first, *_ = free_ports(3)
+    environment = {**os.environ, slot.FOLDER: str(folder / "front")}
+    environment.pop(METRICS_SETTING, None)
+    logs = folder / "session_latest" / "logs" / "serve"
+    logs.mkdir(parents=True)
+    folder.chmod(0o700)
+    url = f"http://127.0.0.1:{first}"
+
+    def status(path=READY):
+        try:
+            return httpx.get(f"{url}{path}").status_code
+        except httpx.TransportError:
+            return None
+
+    command = [sys.executable, "-m", "scripts.serve.sidecar", "--ports-from", str(first)]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert eventually(lambda: status() == 503)
+            with answering(folder / "front"):
+                assert eventually(lambda: status() == 200)
+                (logs / "replica.log").write_text("ERROR 2026-11-27 08:00:00 e_Ingress r -- it is broken\n")
+                assert '"message": "it is broken"' in process.stderr.readline()
+                process.send_signal(signal.SIGTERM)
+                assert eventually(lambda: status() == 503)
+                assert status("/x") == 200
+        finally:
+            # The second signal ends it at once.
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
