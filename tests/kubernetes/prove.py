@@ -216,7 +216,8 @@ def reconfigure(key):
 def rate(url, key, count):
     """Requests per second, at so many clients."""
     command = ("-m", "scripts.cli", "load", url, "--concurrency", str(count), "--seconds", str(LOAD_S))
-    process = inside(*command, "--json", str(K / "run" / "load.json"), env={**os.environ, "ENSEMBLE_API_KEY": key})
+    given = {"env": {**os.environ, "ENSEMBLE_API_KEY": key}, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = inside(*command, "--json", str(K / "run" / "load.json"), **given)
     assert process.wait() == 0
     return json.loads((K / "run" / "load.json").read_text())["rows"][0]["requests_per_s"]
 
@@ -229,7 +230,11 @@ def compare(key):
     application["deployments"][0]["num_replicas"] = 1
     served["http_options"]["host"] = "127.0.0.1"
     pod = f"http://{get('pod', workers()[0])['status']['podIP']}:8000"
-    with Server(served, python=K / "python") as server:
+    # The server runs where the clients run: in the node's network.
+    command = K / "run" / "ensemble"
+    command.write_text(f'#!/bin/sh\nexec {K / "inside"} {sys.executable} -P -m scripts.cli "$@"\n')
+    command.chmod(0o755)
+    with Server(served, python=command) as server:
         for count in LOADS:
             seen = {"pod": [], "ensemble serve": []}
             for _ in range(TURNS):
