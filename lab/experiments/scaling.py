@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -56,11 +57,13 @@ class Size:
 
     def load(self, seconds: float) -> Iterator[Row]:
         """Serve the workload, and load it by more and more clients: here, or in a network namespace of their own."""
-        load = replace(workload("imagenet", "int8"), images=photographs("small"))
-        image = sum(path.stat().st_size for path in load.images) / len(load.images) * 8 / 1e6
-        ask = _here if self.machines == 1 else _apart
-        for clients, row in ask(self, load, seconds):
-            yield {"clients": clients, **row, "megabits_per_s": row["requests_per_s"] * image}
+        # Where machines can't be made, that is told before the workload is.
+        with nullcontext() if self.machines == 1 else network(2) as machines:
+            load = replace(workload("imagenet", "int8"), images=photographs("small"))
+            image = sum(path.stat().st_size for path in load.images) / len(load.images) * 8 / 1e6
+            rows = _here(self, load, seconds) if machines is None else _apart(machines, self, load, seconds)
+            for clients, row in rows:
+                yield {"clients": clients, **row, "megabits_per_s": row["requests_per_s"] * image}
 
 
 def _here(size: Size, load: Workload, seconds: float) -> Iterator[tuple[int, Row]]:
@@ -70,8 +73,9 @@ def _here(size: Size, load: Workload, seconds: float) -> Iterator[tuple[int, Row
             yield clients, {name: row[name] for name in ("requests", "requests_per_s", "p50_ms", "p99_ms")}
 
 
-def _apart(size: Size, load: Workload, seconds: float) -> Iterator[tuple[int, Row]]:
-    with network(2) as [server, client], running(OURS["colocated"], load, size.edit, machine=server):
+def _apart(machines: list[Machine], size: Size, load: Workload, seconds: float) -> Iterator[tuple[int, Row]]:
+    [server, client] = machines
+    with running(OURS["colocated"], load, size.edit, machine=server):
         across(client, server, load, max(CLIENTS), seconds)
         for clients in CLIENTS * ROUNDS:
             yield clients, across(client, server, load, clients, seconds)
