@@ -19,6 +19,8 @@ FIELDS = {
     "client_cpu_ms_per_request",
     "resident_mb",
     "ratio_to_limit",
+    "tail_requests_per_s",
+    "tail_ratio_to_limit",
 }
 
 

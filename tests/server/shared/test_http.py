@@ -303,14 +303,12 @@ BINARY = "Inference-Header-Content-Length"
         binary(header="1e3"),
         binary(header="99999999999"),
         binary(header="99999999999999999999"),
-        binary(header="5"),
         binary(tail=b""),
         binary(tail=b"ab"),
         binary(parameters={"binary_data_size": 3}),
         binary(parameters={"binary_data_size": 2**62}),
         binary(parameters={"binary_data_size": "x"}),
         binary(parameters={}),
-        binary(tail=b"\xff\xff\xff\xff", parameters={"binary_data_size": 4}),
         binary(shape=[2]),
         binary(datatype="UINT8"),
     ],
@@ -318,6 +316,16 @@ BINARY = "Inference-Header-Content-Length"
 def test_binary_tensors_that_are_not_what_they_say(server, request_):
     answer = httpx.post(server.url + INFER, **request_)
     assert (answer.status_code, answer.json()["error"].partition(": ")[0]) == (422, "invalid_parameter")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [binary(tail=b"\xff\xff\xff\xff", parameters={"binary_data_size": 4}), binary(header="5")],
+    ids=["4 GiB", "in the JSON"],
+)
+def test_a_length_before_an_image_is_bounded_before_anything_else_is_read(server, request_):
+    answer = httpx.post(server.url + INFER, **request_)
+    assert (answer.status_code, answer.json()["error"].partition(": ")[0]) == (413, "image_too_large")
 
 
 def test_binary_tensors_in_each_direction(server):
