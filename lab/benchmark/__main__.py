@@ -163,7 +163,7 @@ def _add_ratios(rows: Rows, before: dict[int, Row], after: dict[int, Row]) -> No
 
 def _rows(samples: Rows) -> Rows:
     """Take the medians; every row has every figure, None for one that its system has not."""
-    return [{**row, **{name: row.get(name) for name in MEASURES}} for row in medians(samples, MEASURES)]
+    return [{**row, **{name: row.get(name) for name in ("requests", *MEASURES)}} for row in medians(samples, MEASURES)]
 
 
 def _key(load: Workload, system: System | None, protocol: str | None, clients: int) -> Row:

@@ -12,6 +12,7 @@ FIELDS = {
     "placement",
     "protocol",
     "clients",
+    "requests",
     "requests_per_s",
     "p50_ms",
     "p99_ms",
