@@ -212,6 +212,7 @@ class HAProxy:
         """
         self._folder, self._file, self._log = folder, folder / CONFIGURATION, folder / LOG
         self._tls, self._certificate = listening.tls, folder / CERTIFICATE
+        self._finish_s = FINISH_S + (NOTICE_S if listening.is_balanced else 0)
         self._read_ns = self._modified_ns()
         if self._tls is not None:
             self._write_certificate(*self._tls)
@@ -322,10 +323,10 @@ class HAProxy:
                         os.kill(still, signal.SIGKILL)
 
     def finish(self) -> None:
-        """Let a balancer notice, accept no more connections, have waiting requests answered, and end HAProxy."""
+        """Let a balancer notice, if there is one, accept no more connections, finish requests, and end HAProxy."""
         self._ending.set()
         self._process.send_signal(signal.SIGUSR1)
-        self._watch.join(NOTICE_S + FINISH_S)
+        self._watch.join(self._finish_s)
         self.end()
 
     def end(self) -> None:
