@@ -61,7 +61,7 @@ class Recording(Feature, Interceptor):
         """Its fields in the YAML file."""
 
         folder: Path = Field(description="absolute path of a folder that only the server's user can enter")
-        max_mb: int = Field(256, ge=1, description="megabytes of the folder, beyond which a replica records no image")
+        max_mb: int = Field(256, ge=1, description="megabytes, older files included, where a replica stops recording")
 
         @field_validator("folder")
         @classmethod
