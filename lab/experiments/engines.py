@@ -29,6 +29,8 @@ from scripts.errors import ScriptError
 from scripts.shipped import CHECKOUT
 
 CLIENTS, WARM_UP_S = 28, 1.0
+# What a worker prints when it has compiled.
+READY = "ready\n"
 # The newest instructions that oneDNN may use: AVX-512 as Skylake had it, before VNNI.
 WITHOUT_VNNI = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}
 Infer = Callable[[], object]
@@ -168,7 +170,7 @@ class Worker:
         engine = network.pytorch() if self.engine == "PyTorch" else network.openvino(self.precision)
 
         def begin() -> None:
-            print("ready", flush=True)
+            print(READY, end="", flush=True)
             sys.stdin.readline()
 
         ms, images_per_s = timed(engine, self.clients, seconds, self.threads, begin)
@@ -201,7 +203,8 @@ def together(
         ]
         for process in processes:
             assert process.stdout is not None
-            process.stdout.readline()
+            # A framework may print lines of its own first.
+            next((line for line in process.stdout if line == READY), None)
         # Each reads a line only now, so that all begin together.
         for process in processes:
             with suppress(BrokenPipeError):
@@ -210,11 +213,11 @@ def together(
                 process.stdin.flush()
         for worker, process in zip(workers, processes, strict=True):
             out, error = process.communicate()
-            if process.returncode:
+            if process.returncode or not out:
                 raise ScriptError(
                     f"{worker.network} by {worker.engine} ended with {process.returncode}: {error[-500:]}"
                 )
-            measured.append(cast(dict[str, float], json.loads(out)))
+            measured.append(cast(dict[str, float], json.loads(out.splitlines()[-1])))
     return measured
 
 

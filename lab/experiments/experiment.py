@@ -151,9 +151,9 @@ class Experiment:
         """Measure all parts but those that an interrupted run of the same machine, commit and seconds stored."""
         stored = json.loads(self._partial.read_text(encoding="utf-8")) if self._partial.exists() else {}
         done: dict[str, Rows] = stored["parts"] if stored.get("of") == of else {}
-        parts = [
-            replace(part, name=f"{part.name}, {turn}") for turn in range(self.rounds) for part in self.parts(of[-1])
-        ]
+        # The parts of all rounds share what they make, as predictions of all images.
+        each = self.parts(of[-1])
+        parts = [replace(part, name=f"{part.name}, {turn}") for turn in range(self.rounds) for part in each]
         left = [part for part in parts if part.name not in done]
         minutes = sum(part.takes_s(of[-1]) for part in left) / 60
         print(f"{self.name}: {len(left)} of {len(parts)} parts are left, about {minutes:.0f} minutes", flush=True)
