@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -27,6 +27,8 @@ Handler = Callable[[Request, Call], Awaitable[Response]]
 Routes = dict[str, "Route"]
 # By `<service>/<method>`.
 Calls = dict[str, "Rpc"]
+# What a call is answered by: a message, or the messages of a stream.
+Answered = Message | AsyncIterator[Message]
 # Fields of a message: an image takes at most 7, as an `Example` of TensorFlow Serving's `Classify`; names, shapes,
 # parameters and requested outputs take the rest.
 FIELDS_PER_PART, FIELDS_BESIDES = 8, 1024
@@ -121,7 +123,7 @@ class Rpc:
         fields: how many fields a request may have.
     """
 
-    handler: Callable[[Any, Call], Awaitable[Message]]
+    handler: Callable[[Any, Call], Awaitable[Answered]]
     observed: bool = False
     is_open: bool = False
     fields: Callable[[IngressSettings], int] = lambda settings: max_fields(settings.max_parts)

@@ -17,17 +17,18 @@ from deployments.doors import absent_at
 from deployments.ingress.callers import caller, check_once
 from deployments.ingress.grpc.wire import decoded
 from deployments.ingress.protocol import Protocol, Service, merged
-from deployments.ingress.routes import Context, Rpc
+from deployments.ingress.routes import Answered, Context, Rpc
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
 
 logger = logging.getLogger("ray.serve")
 
 # Answers a call, by `<service>/<method>`, the bytes of the request and the context.
-Answers = Callable[[str, bytes, Context], Awaitable[Message]]
+Answers = Callable[[str, bytes, Context], Awaitable[Answered]]
 # Bytes. A message is in memory while its refusal waits for its turn; a larger one is refused at once.
 MOST_HELD = 256 * 1024
-NO_STREAM = "is not implemented, since the server streams nothing; ask the unary methods"
+# Serve waits for the end of a stream before it stops a replica.
+NO_STREAM = "is not implemented with `front: serve`; ask the unary methods"
 
 
 class Method(NamedTuple):
@@ -51,7 +52,7 @@ class GrpcServer:
             for path, each in methods(service.protocols)
         }
 
-    async def __call__(self, path: str, body: bytes, context: Context) -> Message:
+    async def __call__(self, path: str, body: bytes, context: Context) -> Answered:
         """Answer a call of `<service>/<method>`; its request is decoded once the caller is known."""
         method, metadata = self._methods[path], dict(context.invocation_metadata())
         if method.rpc is None:
@@ -69,7 +70,7 @@ class GrpcServer:
 
     async def _answered(
         self, path: str, body: bytes, context: Context, metadata: Mapping[str, str], call: Call
-    ) -> Message:
+    ) -> Answered:
         try:
             check_once([name for name, _ in context.invocation_metadata()])
             return await self._handled(path, body, metadata, call)
@@ -89,7 +90,7 @@ class GrpcServer:
             context.set_trailing_metadata([("grpc-retry-pushback-ms", str(round(error.retry_after_s * 1000)))])
         return self._methods[path].response()
 
-    async def _handled(self, path: str, body: bytes, metadata: Mapping[str, str], call: Call) -> Message:
+    async def _handled(self, path: str, body: bytes, metadata: Mapping[str, str], call: Call) -> Answered:
         (rpc, request, _), settings = self._methods[path], self._ingress.settings
         assert rpc is not None
         key = ""
@@ -117,7 +118,7 @@ def by_serve(protocols: Iterable[Protocol], answer: Answers) -> dict[str, Callab
 
 
 def _unary(path: str, answer: Answers) -> Callable[..., Any]:
-    async def answered(request: bytes, grpc_context: Context) -> Message:
+    async def answered(request: bytes, grpc_context: Context) -> Answered:
         return await answer(path, request, grpc_context)
 
     return answered

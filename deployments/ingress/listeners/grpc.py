@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
@@ -21,8 +21,9 @@ from google.protobuf.message import Message
 
 from deployments.contract.caller import REQUEST_IDS
 from deployments.doors import absent_at
-from deployments.ingress.grpc.server import NO_STREAM, GrpcServer
-from deployments.ingress.listeners.grpc_call import PREFIX, GrpcCall, Metadata
+from deployments.ingress.grpc.server import GrpcServer
+from deployments.ingress.listeners.grpc_call import OPENING, PREFIX, GrpcCall, Metadata, frame
+from deployments.ingress.routes import Answered
 
 logger = logging.getLogger("ray.serve")
 
@@ -31,10 +32,12 @@ BESIDES = 2 * 1024 * 1024
 # How long the clients may take to read the last answers.
 FLUSH_S, LOOK_EVERY_S = 5.0, 0.01
 BACKLOG = 1024
+# HAProxy allows 1,024 calls at a time.
+MOST_STREAMS = 64
 # Bytes of a message at which it is checked before its end has come, and again at twice as many.
 CHECKED_FROM = 8192
 _, REQUEST_ID = REQUEST_IDS
-Answer = Callable[[GrpcCall], Awaitable[Message | None]]
+Answer = Callable[[GrpcCall], Awaitable[Answered | None]]
 
 
 class GrpcConnection(asyncio.Protocol):
@@ -42,6 +45,7 @@ class GrpcConnection(asyncio.Protocol):
 
     Attributes:
         call: the call under way; None for none.
+        streams: whether that call is answered by a stream, which only its client or the end of this replica ends.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class GrpcConnection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._path, self._metadata = b"", Metadata()
         self.call: GrpcCall | None = None
+        self.streams = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the new connection's transport."""
@@ -87,7 +92,11 @@ class GrpcConnection(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """Close the connection when everything is written."""
+        """Close the connection when everything is written; a stream ends with a status."""
+        if self.call is not None and self.streams:
+            self.call.set_code(grpc.StatusCode.UNAVAILABLE)
+            self.call.set_details("not_ready: this replica stops; call again")
+            self._write(self.call, None)
         if self._transport is not None:
             self._transport.close()
 
@@ -132,7 +141,11 @@ class GrpcConnection(asyncio.Protocol):
     async def _answered(self, call: GrpcCall) -> None:
         message = None
         try:
-            message = await self._answer(call)
+            answer = await self._answer(call)
+            if isinstance(answer, AsyncIterator):
+                await self._stream(answer)
+            else:
+                message = answer
         except Exception:
             logger.exception("failed on a call of %s", call.path)
             call.set_code(grpc.StatusCode.INTERNAL)
@@ -140,6 +153,19 @@ class GrpcConnection(asyncio.Protocol):
         if call is self.call:
             self._task = None
             self._write(call, message)
+
+    async def _stream(self, messages: AsyncIterator[Message]) -> None:
+        """Write messages as they come. The client ends the call at its deadline, and then the connection is lost."""
+        self.streams = True
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._send(OPENING)
+        async for each in messages:
+            self._send(frame(each))
+
+    def _send(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
 
     def _expire(self, call: GrpcCall) -> None:
         """Cancel the work on a call whose time is over, and do not wait for the rest of its message."""
@@ -152,13 +178,12 @@ class GrpcConnection(asyncio.Protocol):
 
     def _write(self, call: GrpcCall, message: Message | None) -> None:
         try:
-            response = call.response(message)
+            response = call.closing() if self.streams else call.response(message)
         except Exception:
             logger.exception("the answer to a call of %s can't be written", call.path)
             self.close()
         else:
-            if self._transport is not None:
-                self._transport.write(response)
+            self._send(response)
         self._end()
 
     def _end(self) -> None:
@@ -168,6 +193,7 @@ class GrpcConnection(asyncio.Protocol):
         if self._task is not None:
             self._task.cancel()
         self.call = self._task = self._deadline = None
+        self.streams = False
 
 
 class GrpcListener:
@@ -200,23 +226,32 @@ class GrpcListener:
 
     @property
     def in_flight(self) -> int:
-        """The number of calls that are not answered yet."""
-        return sum(each.call is not None for each in self._connections)
+        """The number of calls that are not answered yet, without streams: nobody can wait for their end."""
+        return sum(each.call is not None for each in self._connections) - self.streams
+
+    @property
+    def streams(self) -> int:
+        """The number of calls that are answered by streams."""
+        return sum(each.streams for each in self._connections)
 
     def _check(self, call: GrpcCall) -> None:
         if (method := self._methods.get(call.path)) is not None:
             call.check_beginning(method.input_type, self._max_image_bytes)
 
-    async def _answer(self, call: GrpcCall) -> Message | None:
+    async def _answer(self, call: GrpcCall) -> Answered | None:
         """Answer a call; None where the call's status names the error."""
         method = self._methods.get(call.path)
-        if method is None or method.server_streaming:
+        if method is None:
             call.code = grpc.StatusCode.UNIMPLEMENTED
             served = ", ".join(service.full_name for service in self.services)
             unknown = f"there is no method {call.path}; by grpc_servicer_functions the services are {served}"
-            call.details = f"{method.name} {NO_STREAM}" if method else absent_at(call.path) or unknown
+            call.details = absent_at(call.path) or unknown
             return None
         if not call.check():
+            return None
+        if method.server_streaming and self.streams >= MOST_STREAMS:
+            call.code = grpc.StatusCode.RESOURCE_EXHAUSTED
+            call.details = f"overloaded: this replica has {MOST_STREAMS} streams; call {method.name} later"
             return None
         body, call.body = bytes(memoryview(call.body)[PREFIX:]), bytearray()
         message = await self._server(call.path[1:], body, call)

@@ -26,6 +26,8 @@ MOST_WORDS = 600
 # All of ASCII that can be seen, and the blank; a percent sign begins an escaped byte.
 PLAIN = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 Metadata = list[tuple[str, str]]
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/grpc\r\n"
+OPENING = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 
 
 class GrpcCall:
@@ -106,13 +108,22 @@ class GrpcCall:
 
     def response(self, message: Message | None) -> bytes:
         """Encode the response, without the message of a failed call."""
+        if message is None or self.code is not grpc.StatusCode.OK:
+            return HEAD + self._status() + b"content-length: 0\r\n\r\n"
+        return OPENING + frame(message) + self.closing()
+
+    def closing(self) -> bytes:
+        """Encode the end of a response that has begun."""
+        return b"0\r\n" + self._status() + b"\r\n"
+
+    def _status(self) -> bytes:
         status = [("grpc-status", str(self.code.value[0])), *self.trailers]
         if words := self.details[:MOST_WORDS].strip():
             status.append(("grpc-message", quote(words, safe=PLAIN, errors="replace")))
-        lines = "".join(f"{name}: {value}\r\n" for name, value in status).encode("latin-1")
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/grpc\r\n"
-        if message is None or self.code is not grpc.StatusCode.OK:
-            return head + lines + b"content-length: 0\r\n\r\n"
-        body = message.SerializeToString()
-        chunk = b"transfer-encoding: chunked\r\n\r\n%x\r\n\0" % (PREFIX + len(body)) + len(body).to_bytes(4, "big")
-        return b"".join((head, chunk, body, b"\r\n0\r\n", lines, b"\r\n"))
+        return "".join(f"{name}: {value}\r\n" for name, value in status).encode("latin-1")
+
+
+def frame(message: Message) -> bytes:
+    """Encode a message as a chunk of a response."""
+    body = message.SerializeToString()
+    return b"%x\r\n\0%b%b\r\n" % (PREFIX + len(body), len(body).to_bytes(4, "big"), body)

@@ -4,6 +4,7 @@ import time
 import grpc
 import numpy as np
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ensemble_serving.protocol import inference_pb2 as pb
 from tests.networks import CLASSES
@@ -167,6 +168,13 @@ def test_millions_of_empty_inputs_are_not_decoded(server):
     )
 
 
+def test_health_is_watched(server):
+    with grpc.insecure_channel(server.grpc) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=60)
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        watch.cancel()
+
+
 def test_what_is_not_built_says_so_plainly(server):
     for method in ("CudaSharedMemoryStatus", "Nothing"):
         status, details = call(server, f"/inference.GRPCInferenceService/{method}", b"")
@@ -175,8 +183,5 @@ def test_what_is_not_built_says_so_plainly(server):
     for method in ("RepositoryModelLoad", "RepositoryModelUnload"):
         status, details = call(server, f"/inference.GRPCInferenceService/{method}", b"")
         assert (status, "access.operators turns it on" in details) == ("NOT_FOUND", True)
-    status, details = call(server, "/grpc.health.v1.Health/Watch", b"")
-    assert status == "UNIMPLEMENTED"
-    assert "Watch is not implemented" in details
     assert call(server, "/grpc.health.v1.Health/Check", b"\n\x03xyz")[0] == "NOT_FOUND"
     assert call(server, "/grpc.health.v1.Health/List", b"")[0] == "OK"

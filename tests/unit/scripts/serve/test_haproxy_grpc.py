@@ -3,14 +3,18 @@
 import asyncio
 import struct
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from deployments.ingress import protocol
+from deployments.ingress.grpc.server import GrpcServer
 from deployments.ingress.listeners import slot
-from deployments.ingress.listeners.grpc import GrpcListener
+from deployments.ingress.listeners.grpc import MOST_STREAMS, GrpcListener
 from ensemble_serving.protocol import inference_pb2 as pb
+from tests.door import Door
 from tests.unit.scripts.serve.test_haproxy import Front, folder
 
 __all__ = ["folder"]
@@ -245,7 +249,6 @@ async def test_an_error_has_its_words_and_its_trailers(folder):
     ("method", "body", "code", "words"),
     [
         ("/inference.GRPCInferenceService/Nothing", b"", grpc.StatusCode.UNIMPLEMENTED, "there is no method"),
-        ("/grpc.health.v1.Health/Watch", b"", grpc.StatusCode.UNIMPLEMENTED, "unary"),
         (METHOD, bytes(MOST + 3 * 1024 * 1024), grpc.StatusCode.RESOURCE_EXHAUSTED, "max_request_bytes"),
     ],
 )
@@ -256,6 +259,58 @@ async def test_what_is_not_answered_is_told_so(folder, method, body, code, words
         assert caught.value.code() == code
         assert handler.count == 0
         assert await ask(fronted) > 0
+
+
+@asynccontextmanager
+async def watching(folder, state):
+    """A listener with the health service behind HAProxy, and a client that watches; the listener ends first."""
+    service = replace(Door().service, is_ready=lambda: state["ready"])
+    async with AsyncExitStack() as stack:
+        fronted = stack.enter_context(Front(folder))
+        stub = health_pb2_grpc.HealthStub(await stack.enter_async_context(channel(fronted)))
+        place = slot.take(folder)
+        listener = GrpcListener(GrpcServer(service), lambda: MOST, protocol.services(None))
+        await listener.open(place.path("grpc"))
+        place.open()
+        yield stub, listener
+        await listener.close()
+        place.release()
+
+
+async def test_health_is_watched_until_the_replica_stops(folder):
+    state = {"ready": False}
+    async with watching(folder, state) as (stub, listener), asyncio.timeout(60):
+        # The deadline that HAProxy gives to calls without one does not end a stream.
+        known, unknown = (stub.Watch(health_pb2.HealthCheckRequest(service=name)) for name in ("", "none"))
+        assert (await known.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert (await unknown.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        state["ready"] = True
+        assert (await known.read()).status == health_pb2.HealthCheckResponse.SERVING
+        unknown.cancel()
+        while listener.streams > 1:
+            await asyncio.sleep(0.01)
+        # A replica stops without waiting for streams.
+        assert listener.in_flight == 0
+        await listener.close()
+        with pytest.raises(grpc.aio.AioRpcError, match="this replica stops") as caught:
+            await known.read()
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+async def test_streams_at_a_time_are_bounded(folder):
+    async with watching(folder, {"ready": True}) as (stub, listener), asyncio.timeout(60):
+        calls = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(MOST_STREAMS)]
+        for call in calls:
+            await call.read()
+        with pytest.raises(grpc.aio.AioRpcError, match="64 streams") as caught:
+            await stub.Watch(health_pb2.HealthCheckRequest()).read()
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        # Other calls go on, and a stream that ends makes room.
+        assert (await stub.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
+        calls[0].cancel()
+        while listener.streams == MOST_STREAMS:
+            await asyncio.sleep(0.01)
+        assert await stub.Watch(health_pb2.HealthCheckRequest()).read()
 
 
 async def test_a_failure_of_ours_is_an_internal_error(folder):
