@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -216,8 +217,9 @@ class HAProxy:
         self._read_ns = self._modified_ns()
         if self._tls is not None:
             self._write_certificate(*self._tls)
-        # In a process of its own, because what the protocols load would stay in this one.
-        with ProcessPoolExecutor(1, get_context("fork")) as apart:
+        # In a process of its own, because what the protocols load would stay in this one. There the garbage of this one
+        # must not be collected: gRPC's would wait for threads that only this process has.
+        with ProcessPoolExecutor(1, get_context("fork"), gc.freeze) as apart:
             text = apart.submit(configuration, folder, listening).result()
         self._file.write_text(text, encoding="utf-8")
         self._ending = threading.Event()
