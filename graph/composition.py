@@ -55,9 +55,10 @@ def build_graph(
 ) -> BuiltGraph:
     """Make the features, and join the nodes, which are placed already; for `versions` see `Site`."""
     features: list[Feature] = []
+    loaded: dict[str, int] = {}
     nodes, members = placed, placed
     for feature, settings in wanted:
-        made = feature(config, agreed, Site(application, replica, members, versions, settings))
+        made = feature(config, agreed, Site(application, replica, members, versions, loaded, settings))
         nodes = {**nodes, **made.nodes}
         members = {**members, **made.nodes, **made.members}
         features.append(made)

@@ -21,7 +21,7 @@ from graph.features.loading.feature import Loading
 from graph.signature import EnsembleSignature
 
 # As they are in an application whose configuration names no operators and has no feedback.
-_WITHOUT = parse({"members": [{"name": "one"}]}), EnsembleSignature((), {}, {}, (), {}), Site("", "", {}, {})
+_WITHOUT = parse({"members": [{"name": "one"}]}), EnsembleSignature((), {}, {}, (), {}), Site("", "", {}, {}, {})
 NO_LOADING, NO_FEEDBACK = Loading(*_WITHOUT), Feedback(*_WITHOUT)
 OBSERVER = Observer()
 LABELS = ("bird", "cat", "deer", "dog", "frog")

@@ -36,6 +36,7 @@ class Site:
         replica: the unique id of this replica of the ingress.
         nodes: every node by name, as wrapped by the features before.
         versions: by name, the version that each member serves; a feature that changes one notes it here.
+        loaded: by name, the version that an operator loaded; features share it.
         settings: its entry in `features`, an instance of its `Settings`; None if it has none.
     """
 
@@ -43,6 +44,7 @@ class Site:
     replica: str
     nodes: Nodes
     versions: dict[str, str]
+    loaded: dict[str, int]
     settings: Schema | None = None
 
 

@@ -77,10 +77,11 @@ class Caching(Feature):
     section = "cache"
     keeps_predictions = True
 
-    def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, _: Site) -> None:
+    def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, site: Site) -> None:
         assert config.cache is not None
         self._settings, self._identity, self._classes = config.cache, identity(config, agreed), len(agreed.labels)
         self._cache: Cache | None = None
+        self._loaded = site.loaded
 
     @classmethod
     def wanted(cls, config: EnsembleConfig) -> bool:
@@ -92,7 +93,9 @@ class Caching(Feature):
         """Put the cache before the node that predicts."""
         store, metrics = open_store(self._settings), CacheMetrics()
         metrics.follow(store)
-        self._cache = Cache(predicts, store, self._identity, self._classes, metrics.cache, self._settings.per_key)
+        self._cache = Cache(
+            predicts, store, self._identity, self._classes, metrics.cache, self._settings.per_key, self._loaded
+        )
         return self._cache
 
     def knows(self, image: bytes, item: Item) -> bool:

@@ -11,6 +11,7 @@ import hashlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -89,6 +90,7 @@ class Cache(Flow):
         classes: int,
         count: Count,
         per_key: bool = False,
+        loaded: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Create a cache.
 
@@ -99,9 +101,10 @@ class Cache(Flow):
             classes: the number of classes.
             count: counts the images of a batch: hits, misses, and images that passed, and the seconds that were saved.
             per_key: whether each API key has entries of its own.
+            loaded: by member, the version that an operator loaded; entries of others are stale.
         """
         self._node, self._store, self._identity, self._classes = as_flow(node), store, identity, classes
-        self._count, self._per_key = count, per_key
+        self._count, self._per_key, self._loaded = count, per_key, loaded
         self._in_flight: dict[bytes, Waiting] = {}
         # By member, and by the variant of it that was asked, the version that answered last; others' entries are stale.
         self._versions: dict[tuple[str, str], Version] = {}
@@ -176,8 +179,11 @@ class Cache(Flow):
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return None
         whole = entry.scores and all(len(scores) == 4 * self._classes for scores in entry.scores.values())
-        current = all(self._versions.get((name, _variant(item, name)), v) == v for name, v in entry.versions.items())
-        return entry if whole and current else None
+        return entry if whole and all(v == self._current(item, name, v) for name, v in entry.versions.items()) else None
+
+    def _current(self, item: Item, member: str, default: Version) -> Version:
+        """Return the version that a member answers an image by, as far as it is known."""
+        return self._loaded.get(member) or self._versions.get((member, _variant(item, member)), default)
 
     def _share(self, lookup: Lookup, p: int, entry: Entry | None) -> None:
         """Give an image's entry to the batches that wait for it; None if it can't be remembered."""

@@ -83,7 +83,7 @@ class ModelControl:
     async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
         """Make every replica of a member serve the version that the request's parameters name, or the highest.
 
-        It returns when the member has answered by that version.
+        It returns when the member has answered by that version, and this replica takes no other one from a cache.
 
         Raises:
             NotFound: there is no such member, or no such version.
@@ -102,7 +102,8 @@ class ModelControl:
                 [outcome] = await ingress.classify([pixels])
             except EnsembleError:
                 return False
-            return isinstance(outcome, Answer) and outcome.classification.model_versions.get(name) == loaded
+            served = outcome.classification.model_versions if isinstance(outcome, Answer) else {}
+            return served.get(name) == self._gates.settings.loaded.get(name) == loaded
 
         await self._until(name, answers, f"member {name!r} has not answered by version {loaded}")
 

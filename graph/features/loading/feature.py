@@ -29,7 +29,7 @@ class Loading(Feature):
     of_any_shape = True
 
     def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, site: Site) -> None:
-        self._gates = UnloadGate(set(loadable(config)), config.spare, site.versions)
+        self._gates = UnloadGate(set(loadable(config)), config.spare, site.versions, site.loaded)
         deploy = partial(on_head, site.application, config, agreed)
         self._control = ModelControl(config.access.operators, self._gates, deploy)
         if config.access.operators:

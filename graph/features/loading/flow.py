@@ -22,9 +22,11 @@ class UnloadGate:
         names: the members that can be loaded and unloaded.
     """
 
-    def __init__(self, names: Collection[str], spare: int, versions: MutableMapping[str, str]) -> None:
-        """Set those members, how many members the quorum can do without, and where versions are noted."""
-        self.names, self._spare, self._versions = names, spare, versions
+    def __init__(
+        self, names: Collection[str], spare: int, versions: MutableMapping[str, str], loaded: MutableMapping[str, int]
+    ) -> None:
+        """Set those members, how many members the quorum can do without, and where versions are noted; see `Site`."""
+        self.names, self._spare, self._versions, self._loaded = names, spare, versions, loaded
         self._settings = LoadingSettings()
 
     @property
@@ -36,6 +38,8 @@ class UnloadGate:
     def settings(self, settings: LoadingSettings) -> None:
         self._settings = settings
         self._versions.update({name: str(version) for name, version in settings.loaded.items()})
+        self._loaded.clear()
+        self._loaded.update(settings.loaded)
 
     def check(self, settings: LoadingSettings) -> None:
         """Raise ConfigurationError if there is no such member, or the quorum needs one that is unloaded."""

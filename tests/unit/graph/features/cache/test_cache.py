@@ -62,8 +62,9 @@ def counted(flow):
     return tuple(flow._count.__self__.images.counts[(result,)] for result in ("hit", "miss", "passed"))
 
 
-def cache(members, identity=b"", store=None, classes=2):
-    return Cache(members, Memory(10**6, 100, 60) if store is None else store, identity, classes, CacheMetrics().cache)
+def cache(members, identity=b"", store=None, classes=2, **more):
+    store = Memory(10**6, 100, 60) if store is None else store
+    return Cache(members, store, identity, classes, CacheMetrics().cache, **more)
 
 
 def asking(*images, **options):
@@ -112,6 +113,21 @@ async def test_what_a_version_said_is_forgotten_once_another_answers():
     again = await flow(asking(b"1", b"3"))
     assert told(again) == [False, True]
     assert [item.versions["a"] for item in again.items] == [2, 2]
+
+
+async def test_what_other_versions_said_is_not_told_once_an_operator_loaded_one():
+    members, loaded = Members(), {}
+    flow = cache(members, loaded=loaded)
+    await flow(asking(b"1"))
+    loaded["a"] = 2
+    # The member may get to know it later, and what it says until then is not told again.
+    assert told(await flow(asking(b"1"))) == [False]
+    members.version = 2
+    assert told(await flow(asking(b"1"))) == [False]
+    assert told(await flow(asking(b"1"))) == [True]
+    # Back to the first version, whose entry was replaced.
+    loaded["a"] = members.version = 1
+    assert told(await flow(asking(b"1"))) == [False]
 
 
 async def test_the_same_image_twice_in_a_batch_is_asked_once():

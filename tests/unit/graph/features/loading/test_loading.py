@@ -42,7 +42,7 @@ class Served:
     def __init__(self, operators="anyone", **settings):
         self.member, self.changes = Member(), []
         self.versions = dict.fromkeys(("one", "two", "remote"), "1")
-        self.gates = UnloadGate({"one", "two"}, 1, self.versions)
+        self.gates = UnloadGate({"one", "two"}, 1, self.versions, {})
         gated = self.gates.put_before({"one": self.member, "two": Member(), "remote": Member()})
         ensemble = Ingress.of_images(Graph(), IngressSettings(**settings), 2, OBSERVER)
         offer = MemberModelInfo((2, 3), "1", "openvino")
@@ -65,7 +65,7 @@ class Served:
 
 async def test_a_member_that_is_unloaded_is_not_asked_and_each_image_says_so():
     member = Member()
-    gates = UnloadGate({"one"}, 1, {})
+    gates = UnloadGate({"one"}, 1, {}, {})
     gated = gates.put_before({"one": member, "other": member})
     assert gated["other"] is member
     pixels = np.zeros((2, 2, 3, 3), np.uint8)
@@ -88,7 +88,7 @@ async def test_a_member_that_is_unloaded_is_not_asked_and_each_image_says_so():
 )
 def test_settings_that_the_quorum_or_the_names_forbid_are_refused(settings, told):
     with pytest.raises(ConfigurationError, match=told):
-        UnloadGate({"one", "two"}, 1, {}).check(LoadingSettings(**settings))
+        UnloadGate({"one", "two"}, 1, {}, {}).check(LoadingSettings(**settings))
 
 
 async def test_a_load_is_done_when_the_member_has_answered_by_the_version():
@@ -137,6 +137,7 @@ async def test_one_change_at_a_time():
 
     async def slow(_):
         await going.wait()
+        served.gates.settings = LoadingSettings(loaded={"one": 1})
         return 1
 
     served.control._deploy = slow
