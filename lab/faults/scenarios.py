@@ -5,6 +5,7 @@
     ensemble faults fuzz --help              # hostile and costly input, which has options of its own
     ensemble faults refusals --help          # more requests than a server can answer, likewise
     ensemble faults kills --help             # processes killed at any moment of a start, a load, a stop
+    ensemble faults history --help           # whether each answer was possible while faults were done
 
 Each scenario starts a server of its own, of the shipped configuration with the bundled models. Clients never retry a
 request. It prints the requests that failed, the answers that lacked a member, the rate of answers during the fault as a
@@ -34,7 +35,7 @@ from ensemble_serving.transports import NoResponse, Request, once
 from lab.benchmark.systems import HTTP_PORT
 from lab.benchmark.workloads import Placement, workload
 from lab.faults.campaign import Campaign, Done, add_names, chosen
-from lab.faults.stage import CALM_S, Stage, sight, stage
+from lab.faults.stage import CALM_S, RESERVED_CPUS, Stage, sight, stage
 from lab.rows import Part, Row, Rows
 from scripts.errors import ScriptError, positive
 from scripts.serve.api import ServeApi
@@ -93,36 +94,44 @@ def _freeze_a_member(here: Stage) -> None:
     here.until_whole()
 
 
-def _lose(by: Callable[[psutil.Process], None], part: str) -> Callable[[Stage], None]:
-    def lose(here: Stage) -> None:
+def lose(by: Callable[[psutil.Process], None], part: str) -> Callable[[Stage], None]:
+    """Kill or freeze every process of a part, and wait until others have replaced them."""
+
+    def do(here: Stage) -> None:
         before = here.processes(part)
         for process in before:
             by(process)
         here.until(lambda: bool(set(here.processes(part)) - set(before)))
         here.until_whole()
 
-    return lose
+    return do
 
 
-def _deploy(here: Stage, names: Sequence[str], **changed: Any) -> None:
+def deploy(here: Stage, names: Sequence[str], **changed: Any) -> None:
+    """Deploy changed options of some deployments."""
     for options in here.config["applications"][0]["deployments"]:
         if options["name"] in names:
             options.update(changed)
     ServeApi(here.dashboard).deploy(here.config)
 
 
-def _roll(*names: str) -> Callable[[Stage], None]:
-    def roll(here: Stage) -> None:
+def roll(*names: str) -> Callable[[Stage], None]:
+    """Replace every replica of some deployments, and wait until the new ones answer."""
+
+    def do(here: Stage) -> None:
         before = {name: here.replicas(name) for name in names}
-        _deploy(here, names, ray_actor_options={"num_cpus": 0.04})
+        options = next(each for each in here.config["applications"][0]["deployments"] if each["name"] in names)
+        # Another reservation than before: nothing else depends on it.
+        other = 0.04 if options["ray_actor_options"]["num_cpus"] == RESERVED_CPUS else RESERVED_CPUS
+        deploy(here, names, ray_actor_options={"num_cpus": other})
         here.until(lambda: all(not set(old) & set(here.replicas(name)) for name, old in before.items()))
         here.until_whole()
 
-    return roll
+    return do
 
 
 def _scale_down(here: Stage) -> None:
-    _deploy(here, NODES, num_replicas=1)
+    deploy(here, NODES, num_replicas=1)
     here.until(lambda: all(len(here.replicas(name)) == 1 for name in NODES))
     here.until_whole()
 
@@ -229,16 +238,16 @@ SCENARIOS = (
         _lose_replicas(FREEZE, "Ingress"),
         {"Ingress": 2},
     ),
-    Scenario("frozen-haproxy", "HAProxy is frozen", _lose(FREEZE, "haproxy")),
+    Scenario("frozen-haproxy", "HAProxy is frozen", lose(FREEZE, "haproxy")),
     Scenario("ingress", "one of two replicas of the ingress is killed, three times", _kill_ingress, {"Ingress": 2}),
     Scenario(
         "node-of-three", "one of three machines is lost, and a replica of each node", Stage.kill_a_node, THREE, nodes=3
     ),
-    Scenario("controller", "Serve's controller is killed", _lose(KILL, "ray::ServeController")),
-    Scenario("haproxy", "HAProxy is killed", _lose(KILL, "haproxy")),
-    Scenario("rollout", "every node is rolled out anew, with one replica each", _roll(*NODES)),
-    Scenario("rollout-of-two", "every node is rolled out anew, with two replicas each", _roll(*NODES), TWO_OF_EACH),
-    Scenario("rollout-colocated", "the one process of all nodes is rolled out anew", _roll("Ingress"), {}, "colocated"),
+    Scenario("controller", "Serve's controller is killed", lose(KILL, "ray::ServeController")),
+    Scenario("haproxy", "HAProxy is killed", lose(KILL, "haproxy")),
+    Scenario("rollout", "every node is rolled out anew, with one replica each", roll(*NODES)),
+    Scenario("rollout-of-two", "every node is rolled out anew, with two replicas each", roll(*NODES), TWO_OF_EACH),
+    Scenario("rollout-colocated", "the one process of all nodes is rolled out anew", roll("Ingress"), {}, "colocated"),
     Scenario("scale-down", "every node goes from two replicas to one", _scale_down, TWO_OF_EACH),
     Scenario("scan-bombs", f"{BOMBS} JPEGs of 49 megapixels in 1,010 scans are sent", _send_scan_bombs),
     Scenario("slow-bodies", f"{SLOW_BODIES} clients send bodies at 10 bytes a second", _attack(send_slow_bodies)),

@@ -26,6 +26,8 @@ from scripts.errors import ScriptError
 WHOLE_TIMEOUT_S = 120.0
 # Before the fault, and after what it did is over: enough for a few hundred requests.
 CALM_S = 3.0
+# Of each replica: all fit any machine.
+RESERVED_CPUS = 0.05
 # A client whose request failed waits so long: one that fails at once would count thousands of failures per second.
 PAUSE_S = 0.1
 
@@ -153,9 +155,14 @@ class Stage:
 
 @contextmanager
 def stage(
-    load: Workload, placement: Placement, replicas: Mapping[str, int], clients_at_once: int, nodes: int = 1
+    load: Workload,
+    placement: Placement,
+    replicas: Mapping[str, int],
+    clients_at_once: int,
+    nodes: int = 1,
+    change: Callable[[dict[str, Any]], None] = lambda args: None,
 ) -> Iterator[Stage]:
-    """Start a server under load, with `replicas` of each deployment, on `nodes` nodes.
+    """Start a server under load, with `replicas` of each deployment, on `nodes` nodes; `change` changes its arguments.
 
     Raises:
         ScriptError: it did not start.
@@ -166,9 +173,10 @@ def stage(
         for options in config["applications"][0]["deployments"]:
             options.pop("autoscaling_config", None)
             options["num_replicas"] = replicas.get(options["name"], 1)
-            options["ray_actor_options"] = {"num_cpus": 0.05}
+            options["ray_actor_options"] = {"num_cpus": RESERVED_CPUS}
             if nodes > 1 and options["num_replicas"] == nodes:
                 options["max_replicas_per_node"] = 1
+        change(config["applications"][0]["args"])
         content.update(config)
 
     with running(OURS[placement], load, edit) as server, _joined(server.told("RAY_ADDRESS"), nodes - 1) as others:
