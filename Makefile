@@ -96,7 +96,7 @@ PROTOC = $(abspath $(BIN))/uv run --no-project --with grpcio-tools==1.85.1 pytho
 	--include_imports --descriptor_set_out
 proto: $(VENV)/dev.installed
 	cd packages/client && $(PROTOC)=ensemble_serving/protocol/descriptors.binpb ensemble_serving/protocol/inference.proto
-	$(PROTOC)=deployments/protocol/descriptors.binpb deployments/protocol/feedback.proto
+	cd packages/plugins/rollout && $(PROTOC)=ensemble_rollout/descriptors.binpb ensemble_rollout/feedback.proto
 	cd packages/plugins/tensorflow-serving && \
 		$(PROTOC)=ensemble_tensorflow_serving/descriptors.binpb ensemble_tensorflow_serving/tensorflow_serving.proto
 	cd packages/plugins/seldon && $(PROTOC)=ensemble_seldon/descriptors.binpb -I ../tensorflow-serving ensemble_seldon/seldon.proto

@@ -46,7 +46,14 @@ PLUGINS = {
     "tensorflow_serving": Plugin(
         "tensorflow-serving", (MEMBERS, PROTOCOLS), ("/v1/models", "/tensorflow.serving."), ("remote",)
     ),
-    "seldon": Plugin("seldon", (PROTOCOLS,), ("/api/v1.0/", "/seldon.protos."), needs=("remote", "tensorflow-serving")),
+    "seldon": Plugin(
+        "seldon", (PROTOCOLS,), ("/api/v1.0/", "/seldon.protos."), needs=("remote", "tensorflow-serving", "rollout")
+    ),
+    "feedback": Plugin("rollout", (FEATURES, PROTOCOLS), ("/feedback", "/ensemble.FeedbackService/")),
+    **dict.fromkeys(("canary", "shadow"), Plugin("rollout", (FEATURES,))),
+    "loading": Plugin(
+        "rollout", (FEATURES,), ("/v2/repository/models", "/inference.GRPCInferenceService/RepositoryModel")
+    ),
     "shared_memory": Plugin(
         "shared-memory",
         (PROTOCOLS,),
@@ -81,8 +88,8 @@ def absent(name: str) -> str:
 
 def absent_at(path: str) -> str:
     """Explain as `absent` does which distribution has a path of HTTP or gRPC; empty if none has, or it is installed."""
-    names_of = (name for name, plugin in PLUGINS.items() if path.startswith(plugin.paths))
-    return next((absent(name) for name in names_of if not entry_points(group=PROTOCOLS, name=name)), "")
+    missing = (name for name, plugin in PLUGINS.items() if not any(name in names(group) for group in plugin.groups))
+    return next((absent(name) for name in missing if path.startswith(PLUGINS[name].paths)), "")
 
 
 @cache

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.names import INGRESS
-from deployments.doors import PROTOCOLS, absent, did_you_mean, elsewhere, names
+from deployments.doors import FEATURES, PROTOCOLS, absent, did_you_mean, elsewhere, names
 from deployments.ingress.protocol import FUNCTION, functions
 from deployments.members.local import LocalMember
 from deployments.repository.address import split_model
@@ -23,7 +23,6 @@ from graph.user_config import check_user_config, with_user_config
 
 # A JPEG of 64x64 pixels has about 2 KB, and few images that are worth a request have less than this.
 SMALL_IMAGE_BYTES = 4096
-FEEDBACK = FUNCTION.format("feedback")
 # Serve's own `max_replicas` where `num_replicas` is `auto`.
 MOST_OF_AUTO = 100
 
@@ -98,6 +97,11 @@ def _absent(options: Mapping[str, Any]) -> list[str]:
     return [f"{each} of {absent(missing[each])}" for each in sorted(_functions(options) & missing.keys())]
 
 
+def _of_features(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the functions of protocols that are a part of a feature, and the names of both."""
+    return {name: each for name in names(FEATURES) if (each := FUNCTION.format(name)) in _functions(options)}
+
+
 def _unknown(options: Mapping[str, Any]) -> set[str]:
     return _functions(options) - functions().keys() if not _absent(options) else set()
 
@@ -122,6 +126,16 @@ def _of_single_batches(name: str) -> Rule:
         lambda ingress, _: ingress.max_batch_size == 1,
         "a batch has one image, by `max_batch_size: 1`",
         "remove it, or raise max_batch_size",
+    )
+
+
+def _of_feature(field: str, feature: str) -> Rule:
+    return Rule(
+        field,
+        lambda *_: feature not in names(FEATURES),
+        lambda _: absent(feature),
+        "or remove the field",
+        "refused",
     )
 
 
@@ -160,6 +174,9 @@ ARGUMENTS = (
         "the request sets its own",
         "lower it, or raise ingress.timeout_ms",
     ),
+    _of_feature("members.*.canary", "canary"),
+    _of_feature("members.*.share", "shadow"),
+    _of_feature("access.operators", "loading"),
     Rule(
         "members.*.deployment",
         lambda member, _: member.placement == "inline",
@@ -302,9 +319,12 @@ SERVE = (
     ),
     Rule(
         "grpc_options.grpc_servicer_functions",
-        lambda options, seen: FEEDBACK in _functions(options) and seen.config.feedback is None,
-        f"it lists {FEEDBACK}, and args have no `feedback`, so every label is refused",
-        "set feedback, or remove the entry",
+        lambda options, seen: bool(_of_features(options).keys() - seen.config.features.keys()),
+        lambda options: (
+            f"it lists {', '.join(_of_features(options).values())}, whose calls are all refused without "
+            f"`{'` and `'.join(_of_features(options))}` in args"
+        ),
+        "set that, or remove the entry",
     ),
     Rule(
         "grpc_options.grpc_servicer_functions",

@@ -10,7 +10,7 @@ from deployments.combiner import CombinerConfig, check_weights
 from deployments.contract.member import MemberConfig
 from deployments.contract.names import COMBINER, INGRESS, LABELER, TRANSFORMER
 from deployments.contract.settings import Cpus, Placement, Schema, describe
-from deployments.doors import PROTOCOLS, find_class
+from deployments.doors import FEATURES, PROTOCOLS, elsewhere, find_class, names
 from deployments.ingress.access import AccessConfig
 from deployments.ingress.protocol import Protocol
 from deployments.ingress.settings import WITH_PAGE, IngressSettings, PageConfig
@@ -19,7 +19,7 @@ from deployments.members import Member
 from deployments.repository.address import RepositoryAddress, parse_repository
 from deployments.repository.repository import DEFAULT_ROOT
 from deployments.transformer.transformer import TransformerConfig
-from graph.sections import CacheSettings, EnsembleSettings, FeedbackSettings
+from graph.sections import CacheSettings, EnsembleSettings
 
 # Other paths below /v2/models than the members' names.
 TAKEN = frozenset({"ensemble", "stats"})
@@ -36,11 +36,10 @@ class EnsembleConfig(Schema):
     members: tuple[Member, ...] = Field(min_length=1, max_length=64, description="the models, each by its `kind`")
     ensemble: EnsembleSettings = EnsembleSettings()
     cache: CacheSettings | None = Field(None, description="cache of the members' predictions; default: none")
-    feedback: FeedbackSettings | None = Field(
-        None, description="keeps predictions until their true labels come; default: none"
-    )
     features: dict[str, dict[str, Any]] = Field(
-        default={}, description="features of other packages, by name or as `module:Class`, with the settings of each"
+        default={},
+        description="features of other packages, by name or as `module:Class`, with the settings of each; a named one "
+        "may stand beside these fields, too",
     )
     protocols: tuple[str, ...] = Field(
         (), description="protocols of other packages as `module:Class`, besides the installed ones"
@@ -61,6 +60,20 @@ class EnsembleConfig(Schema):
         "direct",
         description="what receives requests: `direct`, HAProxy and the ingress itself, or `serve`, Serve's proxy",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sections_are_features(cls, given: Any) -> Any:
+        """Move the sections of features that other packages bring into `features`."""
+        brought = {*names(FEATURES), *elsewhere(FEATURES)} - cls.model_fields.keys()
+        if not isinstance(given, dict) or not (found := brought & given.keys()):
+            return given
+        features = given.get("features") or {}
+        if twice := sorted(found & features.keys()):
+            raise ValueError(f"{twice[0]}: `features` has it, too; remove one of them")
+        sections = {name: given[name] for name in found if given[name] is not None}
+        rest = {name: value for name, value in given.items() if name not in found}
+        return {**rest, "features": {**features, **sections}}
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
@@ -131,11 +144,6 @@ class EnsembleConfig(Schema):
     def shadows(self) -> dict[str, Member]:
         """The members that get copies, by name."""
         return {member.name: member for member in self.members if member.role == "shadow"}
-
-    def replaced(self, shadow: MemberConfig) -> str:
-        """Return the name of the member that a shadow is compared with; empty for none."""
-        alike = [member.name for member in self.voters if member.model_name == shadow.model_name]
-        return shadow.replaces or next(iter(alike), "")
 
     @property
     def canaries(self) -> dict[str, MemberConfig]:

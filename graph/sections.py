@@ -16,7 +16,6 @@ Sureness = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 URLS = ("redis://", "rediss://", "unix://")
 # Of what follows: at most the name of a user before `@`, and no option that is a password.
 WITHOUT_PASSWORD = re.compile(r"[a-z]+://([^:@/?#]*@)?(?!.*password=)[^@]*", re.IGNORECASE | re.DOTALL)
-NEEDED = "the quorum needs it; load another member first, or lower ensemble.quorum"
 
 
 class AuditSettings(Schema):
@@ -171,15 +170,6 @@ class CacheSettings(Schema):
         if url is not None and not WITHOUT_PASSWORD.fullmatch(url):
             raise ValueError("Serve logs it, so the password goes into a file that `redis_password_file` names")
         return url
-
-
-class FeedbackSettings(Schema):
-    """How many predictions are kept, and for how long. Images are not kept."""
-
-    max_requests: int = Field(
-        10_000, ge=1, le=10_000_000, description="images whose predictions are kept; API keys share them"
-    )
-    ttl_s: float = Field(3600.0, gt=0, le=2_592_000, allow_inf_nan=False, description="how long they are kept, seconds")
 
 
 class LoadingSettings(Schema):

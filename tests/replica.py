@@ -12,9 +12,9 @@ import httpx
 from deployments.ingress.listeners.http import HttpListener
 from deployments.ingress.protocol import no_replicas
 from deployments.serving import ingress_replica as ingress
+from ensemble_rollout.feedback import feature as feedback
 from ensemble_shared_memory import protocol as shared_memory
 from graph.app import build
-from graph.features.feedback import feature as feedback
 
 CONTEXT = SimpleNamespace(
     replica_id=SimpleNamespace(deployment_id=SimpleNamespace(app_name="ensemble"), unique_id="here"),

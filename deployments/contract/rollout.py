@@ -8,7 +8,6 @@ from pydantic import Field, model_validator
 
 from deployments.contract.settings import Schema
 
-HEADER = "header:"
 # The name of a canary's node is that of its member and this: `resnet-canary`.
 SUFFIX = "-canary"
 
@@ -42,11 +41,6 @@ class CanaryConfig(CanarySettings):
         pattern=r"^(image|header:[A-Za-z0-9_-]{1,64})$",
         description="images with the same key get the same version: a request's `header:<name>`, or the image",
     )
-
-    @property
-    def header(self) -> str | None:
-        """The name of the header in small letters; None if the image is the key."""
-        return self.key.removeprefix(HEADER).lower() if self.key.startswith(HEADER) else None
 
 
 class ShadowSettings(Schema):

@@ -111,8 +111,8 @@ class IngressReplica:
             max_image_bytes=spec.max_image_bytes,
         )
         self._http, grpc = HttpServer(service), GrpcServer(service)
-        # Serve's proxy calls these by their names.
-        vars(self).update(by_serve(service.protocols, grpc))
+        # Serve's proxy and callers with a handle call these by their names.
+        vars(self).update({**by_serve(service.protocols, grpc), **service.handles})
         self._by_handle = 0
         self._front: Front | None = None
         if (sockets_of_front := folder(application)) is not None:
@@ -220,22 +220,6 @@ class IngressReplica:
                 return outcome.classification
         finally:
             self._by_handle -= 1
-
-    async def feedback(self, request_id: str, label: str | int, index: int = 0, key: str = "") -> None:
-        """Report the true label of an image; for callers with a handle.
-
-        Args:
-            request_id: the request's id; for an answer by handle `x-request-id` in `headers`, or else its `trace_id`.
-            label: the class' name or its index.
-            index: the image's position in its request.
-            key: the name of the request's API key; empty for a request by handle.
-
-        Raises:
-            UnknownLabel: the label is not a class.
-            UnknownRequest: the server does not keep the answer, or no longer keeps it.
-            AlreadyLabelled: the image has a label.
-        """
-        await self._service.handles["feedback"](request_id, label, index, key)
 
     async def __call__(self, request: Request) -> Response:
         """Answer a request by HTTP."""

@@ -44,16 +44,6 @@ def proportion(count: int, total: int) -> Proportion:
     return Proportion(count, total, mean if total else None, low, high)
 
 
-def count_by_rightness(counts: Mapping[Any, int], *names: str) -> tuple[int, int, int, int]:
-    """Return how often both of two predictions were right, only the first, only the second, and neither."""
-    return (
-        counts[*names, True, True],
-        counts[*names, True, False],
-        counts[*names, False, True],
-        counts[*names, False, False],
-    )
-
-
 def wilson(count: int, total: int) -> Interval:
     """Return the share with its 95 % interval, from 0 to 1 if the total is 0.
 

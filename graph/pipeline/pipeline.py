@@ -21,7 +21,6 @@ from deployments.contract.member import NO_SCORES
 from deployments.contract.nodes import Flow, Graph, Node, Part, as_flow
 from deployments.contract.payload import MemberProbabilities, PixelSets, Probabilities
 from graph.pipeline.member_client import Call, Member, MemberClient, MemberOutcome, Members, QuorumSettings
-from graph.pipeline.record import Record
 
 logger = logging.getLogger("ray.serve")
 
@@ -196,29 +195,18 @@ class InFlight:
     Attributes:
         sent: the batch as it came.
         items: its items as the graph gets them; interceptors mark them here.
-        records: the predictions for each image that was asked for by `answered`, by position.
+        kept: what interceptors keep of it for one another, by a class of theirs.
     """
 
     sent: Batch[Sequence[bytes]]
     items: list[Item]
-    records: dict[int, Record] = field(default_factory=dict)
+    kept: dict[type, Any] = field(default_factory=dict)
 
     @property
     def images(self) -> Mapping[int, bytes]:
         """The images that clients sent, by position. Warm-up images have no place in the queue, and are left out."""
         images = zip(self.sent.live, self.sent.payload, strict=True)
         return {position: image for position, image in images if self.sent.items[position].queued_ns}
-
-    def answered(self, positions: Sequence[int], part: Answered) -> list[tuple[int, Item, Record]]:
-        """Keep the predictions for a part's images that clients sent; each one's position, item and predictions."""
-        found = []
-        for row, answer in zip(part.live, part.payload, strict=True):
-            position, item = positions[row], part.items[row]
-            if self.sent.items[position].queued_ns:
-                if position not in self.records:
-                    self.records[position] = Record.of(item, answer)
-                found.append((position, item, self.records[position]))
-        return found
 
 
 class Interceptor:

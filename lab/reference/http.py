@@ -15,9 +15,9 @@ from deployments.ingress.routes import Routes
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
 from deployments.observe.stats import Stats
-from graph.features.feedback import labels as feedback
-from graph.features.loading import requests as loading
-from graph.features.loading.control import ModelControl
+from ensemble_rollout.feedback import labels as feedback
+from ensemble_rollout.loading import requests as loading
+from ensemble_rollout.loading.control import ModelControl
 from lab.reference.markdown import code, first_paragraph, table
 
 # Of an error, in the description of a status.

@@ -9,6 +9,7 @@ from textwrap import dedent
 from typing import Any
 
 from deployments.serving.ingress_replica import IngressReplica
+from ensemble_rollout.feedback.feature import Feedback
 from ensemble_serving import Client, NoResponse, ResponseTimeout
 from graph import app
 from lab.reference.markdown import code
@@ -35,7 +36,7 @@ PARTS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {
             "ResponseTimeout": ResponseTimeout,
         },
     ),
-    "Handle": (HANDLE, {"handle.classify": IngressReplica.classify, "handle.feedback": IngressReplica.feedback}),
+    "Handle": (HANDLE, {"handle.classify": IngressReplica.classify, "handle.feedback": Feedback.feedback}),
     "Application: `graph.app`": ("", {"build": app.build, "application": app.application}),
 }
 # A section of a docstring in Google's style, and an entry of one with its continued lines.

@@ -6,7 +6,7 @@ import pytest
 from deployments.combiner import combine
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.member import MemberConfig
-from deployments.doors import COMBINERS, FEATURES, MEMBERS, absent, find, find_class, names
+from deployments.doors import COMBINERS, FEATURES, MEMBERS, absent, absent_at, find, find_class, names
 from deployments.members.openvino import OpenVino
 from graph.config import parse
 from graph.features.feature import wanted
@@ -48,7 +48,30 @@ def test_a_name_that_nothing_has_is_told(mine, name, message):
 
 def test_what_installs_a_package_installs_what_it_needs_of_this_project_too():
     *_, hint = absent("seldon").partition("pip install ")
-    assert [folder.rpartition("/")[2] for folder in hint.split(" -e ")] == ["remote", "tensorflow-serving", "seldon"]
+    assert [folder.rpartition("/")[2] for folder in hint.split(" -e ")] == [
+        "remote",
+        "tensorflow-serving",
+        "rollout",
+        "seldon",
+    ]
+
+
+PATHS = (
+    "/feedback",
+    "/ensemble.FeedbackService/Label",
+    "/v2/repository/models/one/load",
+    "/inference.GRPCInferenceService/RepositoryModelLoad",
+)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_of_a_feature_that_is_not_installed_says_what_brings_it(path, without_plugins):
+    assert "is part of ensemble-rollout, which is not installed here; pip install" in absent_at(path)
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/v2/repository/index", "/inference.GRPCInferenceService/RepositoryIndex"])
+def test_a_path_of_what_is_installed_is_of_no_missing_package(path):
+    assert absent_at(path) == ""
 
 
 def test_a_scheme_of_repositories_is_not_taken_for_a_kind_that_is_not_installed():
@@ -80,8 +103,25 @@ def test_an_installed_feature_that_can_not_be_imported_is_told(mine, tmp_path):
 
 
 def test_features_are_in_their_order_whichever_the_configuration_names_first():
-    config = parse({"members": [{"name": "one"}], "feedback": {}, "features": {"receipt": {}, "feedback": {}}})
+    config = parse({"members": [{"name": "one"}], "feedback": {}, "features": {"receipt": {}}})
     assert [each.feature.__name__ for each in wanted(config)] == ["Loading", "Feedback", "Receipts"]
+
+
+def test_the_section_of_a_feature_may_stand_beside_the_others_and_not_in_two_places():
+    members, settings = [{"name": "one"}], {"max_requests": 5}
+    beside, within = (
+        {"members": members, "feedback": settings},
+        {"members": members, "features": {"feedback": settings}},
+    )
+    [settings_beside] = [each.settings for each in wanted(parse(beside)) if each.settings is not None]
+    [settings_within] = [each.settings for each in wanted(parse(within)) if each.settings is not None]
+    assert settings_beside == settings_within
+    assert settings_beside.max_requests == 5
+    assert not any(each.settings for each in wanted(parse({"members": members, "feedback": None})))
+    with pytest.raises(ConfigurationError, match="feedback: `features` has it, too; remove one"):
+        parse({**beside, **within})
+    with pytest.raises(ConfigurationError, match=r"features\.feedback: max_requests: .*at least|greater"):
+        wanted(parse({"members": members, "feedback": {"max_requests": 0}}))
 
 
 @pytest.mark.parametrize("method", ["own_doors:flat", "own_doors:nan"])

@@ -1,12 +1,8 @@
 import pytest
 
 from deployments.combiner import Combiner, CombinerSettings
-from deployments.contract.item import Item
-from deployments.contract.rollout import CanaryConfig
 from deployments.labeler import Labeler, LabelerSettings
 from deployments.reconfigure import LiveSettings
-from graph.features.canary.feature import counters
-from graph.features.canary.trial import Trial
 
 
 def live():
@@ -47,16 +43,3 @@ def test_a_bad_value_is_refused_and_all_of_it(change, message, caplog):
     assert (nodes["Combiner"].settings, nodes["Labeler"].settings) == before
     assert settings.refused == 1
     assert message in caplog.text
-
-
-def test_a_canary_that_was_rolled_back_stays_so_until_its_own_settings_change():
-    trial = Trial("a", CanaryConfig(version=2, share=0.5, least=1), counters())
-    settings = LiveSettings({"canaries.a": trial, "Labeler": Labeler(LabelerSettings(), ("x", "y"))})
-    settings.apply({"canaries.a": {"share": 2}})
-    assert (settings.refused, trial.share) == (1, 0.5)
-    for number in range(1, 10):
-        trial.note("canary", [Item(queued_ns=number)], [True], 0.1)
-    settings.apply({"Labeler": {"top_k": 2}})
-    assert trial.share == 0.0
-    settings.apply({"canaries.a": {"share": 0.1}})
-    assert trial.share == 0.1

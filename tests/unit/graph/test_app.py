@@ -2,14 +2,14 @@ import pytest
 from ray.serve import Application
 
 from deployments.contract.errors import ConfigurationError
+from ensemble_rollout.feedback.feature import Feedback
+from ensemble_rollout.loading.feature import Loading
 from examples import own_build
 from graph.app import build, strategy
 from graph.config import parse
 from graph.features.cache.feature import Caching
 from graph.features.cascade.feature import Cascading
 from graph.features.feature import wanted
-from graph.features.feedback.feature import Feedback
-from graph.features.loading.feature import Loading
 from tests.networks import constant, store
 
 

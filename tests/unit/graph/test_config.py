@@ -51,7 +51,6 @@ CONFIGS = [ROOT / "serve_config.yaml", *(f for f in (ROOT / "configs").glob("*.y
         ({"members": [*MEMBERS, {**SHADOW, "replaces": "c"}]}, "replaces: no member 'c'"),
         ({"members": [*MEMBERS, SHADOW], "ensemble": {"quorum": 3}}, "3 of 2 members"),
         ({"members": [*MEMBERS, SHADOW], "combiner": {"weights": {"s": 1}}}, "no member 's'"),
-        ({"members": MEMBERS, "feedback": {"ttl_s": 0}}, "feedback.ttl_s"),
         ({"members": MEMBERS, "cache": {"per_key": True}}, "cache.per_key: there are no keys; set access.keys"),
         (
             {"members": [{"name": "a", "version_policy": "latest", "canary": CANARY}]},

@@ -27,6 +27,7 @@ from deployments.ingress.keys import digest
 from deployments.ingress.listeners.slot import APPLICATION, FUNCTIONS
 from deployments.members.versioned import VersionSettings
 from ensemble_remote.tensors import convert_pixels
+from ensemble_rollout.feedback.store import FeedbackSettings
 from graph import rules
 from graph.app import build
 from graph.config import EnsembleConfig, parse
@@ -714,7 +715,7 @@ def listed_in(table):
 
 def test_every_field_has_an_entry_and_every_entry_a_field():
     kinds = [find_class(MEMBERS, name, MemberConfig) for name in names(MEMBERS)]
-    roots = (EnsembleConfig, *kinds, ShadowSettings, VersionSettings, LoadingSettings)
+    roots = (EnsembleConfig, *kinds, ShadowSettings, FeedbackSettings, VersionSettings, LoadingSettings)
     known = {field for root in roots for field in fields(root)} - {("MemberConfig", "kind")}
     entries = [*listed_in(SERVED), *listed_in(MADE), *listed_in(ELSEWHERE)]
     assert set(entries) == known
@@ -874,7 +875,11 @@ SERVE_CASES = {
 }
 SERVICES_CASES = [
     ({"grpc_options": {"grpc_servicer_functions": ["mine.add"]}}, {}, "forwards to no other service"),
-    ({"grpc_options": {"grpc_servicer_functions": [FUNCTION("feedback")]}}, {}, "every label is refused"),
+    (
+        {"grpc_options": {"grpc_servicer_functions": [FUNCTION("feedback")]}},
+        {},
+        "all refused without `feedback`",
+    ),
     (
         {"grpc_options": {"grpc_servicer_functions": [FUNCTION("seldon")]}},
         {"front": "serve"},
@@ -896,7 +901,8 @@ def told(root, args, serve=None, application=None):
 
 
 def test_every_rule_has_a_case():
-    assert {rule.field for rule in rules.ARGUMENTS} == set(CASES)
+    of_packages = {"members.*.canary", "members.*.share", "access.operators"}
+    assert {rule.field for rule in rules.ARGUMENTS} == {*CASES, *of_packages}
     of_services = {"grpc_options.grpc_servicer_functions"}
     assert {rule.field for rule in rules.SERVE} == {*SERVE_CASES, *of_services}
 
@@ -954,6 +960,10 @@ def test_services_of_a_package_that_is_not_installed_are_told(root, without_plug
         (far(kind="onnxruntime"), "ensemble-onnxruntime"),
         ({"model_repository": "https://models.example"}, "ensemble-sources"),
         ({"ingress": {"shared_memory_prefix": "mine"}}, "ensemble-shared-memory"),
+        (one(canary=CANARY), "ensemble-rollout"),
+        ({"members": [ONE, SHADOW]}, "ensemble-rollout"),
+        ({"feedback": {}}, "ensemble-rollout"),
+        ({"access": {"operators": "anyone"}}, "ensemble-rollout"),
     ],
 )
 def test_an_argument_of_a_package_that_is_not_installed_is_told(root, args, package, without_plugins):

@@ -6,7 +6,7 @@ import { byId, call, make, pause } from "./common.js";
 const AT_ONCE = 3, MOST_CARDS = 24, TRIES = 4;
 const waiting = [];
 let running = 0;
-/** What the server reports of itself at /page/about: classes, members, strategy, and whether it takes feedback. */
+/** What the server reports of itself at /page/about: classes, members, strategy, and the names of the features' figures. */
 let about = null;
 
 async function describe(quietly) {
@@ -66,7 +66,7 @@ function draw(card, { ok, body, took, request }) {
   const place = card.querySelector(".answer");
   const said = ok ? `${body.label}, ${(100 * body.probability).toFixed(1)} %` : problem(place, body);
   if (ok) place.replaceChildren(...answered(body, took, about));
-  if (ok && request && about?.feedback) place.children[0].after(question(request, body.label));
+  if (ok && request && about?.reports.includes("feedback")) place.children[0].after(question(request, body.label));
   return `${card.dataset.name}: ${said}`;
 }
 

@@ -31,8 +31,6 @@ FILES = {
     **{f"/page/{file.name}": (file.name, "text/javascript") for file in sorted(FOLDER.glob("*.js"))},
 }
 ABOUT = "/page/about"
-# What takes true labels; a feature that has it reports figures of this name.
-FEEDBACK = "feedback"
 REMOTE = "remote"
 
 
@@ -71,6 +69,5 @@ def about(service: Service) -> dict[str, Any]:
         {"name": name, "weight": weight, "version": service.versions.get(name, ""), "kind": kinds.get(name, REMOTE)}
         for name, weight in service.weights.items()
     ]
-    takes_feedback = any(FEEDBACK in extension.reports for extension in service.extensions)
-    strategy = service.strategy
-    return {"classes": list(service.labels), "members": members, "strategy": strategy, "feedback": takes_feedback}
+    reports = [name for extension in service.extensions for name in extension.reports]
+    return {"classes": list(service.labels), "members": members, "strategy": service.strategy, "reports": reports}

@@ -16,11 +16,11 @@ from deployments.ingress.http import bodies
 from deployments.ingress.ingress import Ingress
 from deployments.ingress.routes import OF_ARRIVING, Calls, Route, Routes, Rpc, encoded
 from deployments.observe.observer import Call
+from ensemble_rollout.feedback.labels import TakesLabel, TrueLabel, taken
 from ensemble_seldon import seldon_pb2 as pb
 from ensemble_seldon.graph import check_puid
 from ensemble_seldon.grpc import SELDON, lists
 from ensemble_seldon.http import AS_STATUS, PREFIX, TITLE, Meta, SeldonMessage
-from graph.features.feedback.labels import TakesLabel, TrueLabel, taken
 
 PATH = f"{PREFIX}v1.0/feedback"
 NEEDED = (

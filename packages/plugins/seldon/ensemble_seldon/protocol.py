@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from deployments.ingress.protocol import Protocol, Service
 from deployments.ingress.routes import Calls, Routes
+from ensemble_rollout.feedback.labels import refuse
 from ensemble_seldon import feedback, grpc, http
-from graph.features.feedback.labels import refuse
 
 
 class Seldon(Protocol):

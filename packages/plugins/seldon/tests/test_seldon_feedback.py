@@ -13,8 +13,8 @@ from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
 from ensemble_seldon import feedback
 from ensemble_seldon import seldon_pb2 as pb
+from packages.plugins.rollout.tests.feedback.told import Told
 from tests.door import NO_FEEDBACK, Door
-from tests.unit.graph.features.feedback.told import Told
 
 
 def ask(message):

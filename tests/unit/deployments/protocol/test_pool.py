@@ -3,7 +3,7 @@ import sys
 
 SCRIPT = """
 from google.protobuf import descriptor_pool
-from deployments.protocol import feedback_pb2
+from ensemble_rollout import feedback_pb2
 from ensemble_tensorflow_serving import tensorflow_serving_pb2
 from ensemble_serving.protocol import inference_pb2, pool
 

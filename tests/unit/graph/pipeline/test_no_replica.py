@@ -7,9 +7,6 @@ import pytest
 
 from deployments.contract.batch import Work
 from deployments.contract.errors import NoReplica
-from deployments.contract.rollout import CanaryConfig
-from graph.features.canary.flow import Canary
-from graph.features.canary.trial import Trial
 from graph.features.cascade.flow import Cascade
 from graph.pipeline.member_client import MAX_LATE, Member, MemberClient
 from graph.pipeline.pipeline import Ensemble
@@ -120,15 +117,6 @@ async def test_without_a_quorum_every_member_is_waited_for(flow):
     a.replica.set()
     answer = await call
     assert (errors(answer), missing(answer)) == ({}, [{}, {}])
-
-
-async def test_a_member_that_is_tried_in_another_version_is_missing_at_once():
-    stable, other, b = Separate("a"), Separate("a canary"), Separate("b")
-    canary = Canary(stable, other, Trial("a", CanaryConfig(version=2, share=0.5), None))
-    canary.name = "a"
-    asked = Ensemble({"a": Member(canary, "small"), "b": Member(b, "small")}, Mean(), EnsembleSettings(quorum=1))
-    stable.replica.clear()
-    assert missing(await asked(pixels())) == [{"a": "no_replica"}] * 2
 
 
 async def test_a_member_that_is_late_and_then_without_a_replica_is_named_so():

@@ -8,7 +8,7 @@ from deployments.ingress.http.server import HttpServer
 from deployments.ingress.protocol import Extension
 from deployments.ingress.settings import WITH_PAGE
 from deployments.observe.stats import Stats
-from graph.features.feedback.labels import routes
+from ensemble_rollout.feedback.labels import routes
 from tests.door import NO_LOADING, Door
 
 HOST = "127.0.0.1:8000"

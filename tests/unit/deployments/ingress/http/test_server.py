@@ -151,6 +151,7 @@ def test_two_protocols_with_one_path_are_refused():
         ("/v1/models/ensemble:predict", "ensemble-tensorflow-serving"),
         ("/api/v1.0/predictions", "ensemble-seldon"),
         ("/v2/systemsharedmemory/status", "ensemble-shared-memory"),
+        ("/feedback", "ensemble-rollout"),
     ],
 )
 def test_a_path_of_a_package_that_is_not_installed_says_which(path, package, without_plugins):

@@ -15,12 +15,12 @@ from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item, ItemNote
 from deployments.contract.nodes import Flow
 from deployments.contract.options import Options
+from ensemble_rollout.record import Trials
 from ensemble_serving.answer import CacheStatus
 from graph.features.cache.feature import CacheMetrics
 from graph.features.cache.flow import DECODER, Cache
 from graph.features.cache.stores import Memory
 from graph.features.cascade.flow import LoadShed
-from graph.pipeline.record import Trials
 from graph.sections import CacheSettings
 from tests.batches import batch, errors, notes
 

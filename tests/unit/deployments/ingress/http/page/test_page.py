@@ -81,7 +81,7 @@ async def test_what_it_is_about():
             {"name": "near", "weight": 1.0, "version": "3", "kind": "openvino"},
         ],
         "strategy": 'mean of "2"',
-        "feedback": False,
+        "reports": [],
     }
 
 

@@ -1,0 +1,130 @@
+"""The predictions for an image, kept to be compared with its true label and with shadows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deployments.contract.answer import Answer
+from deployments.contract.item import Item, ItemNote
+from graph.pipeline.pipeline import Answered, InFlight
+
+ENSEMBLE = "ensemble"
+
+
+class Trials(ItemNote, frozen=True):
+    """The trial of an image: the names of the members whose canary answers it."""
+
+    decides = True
+    members: tuple[str, ...]
+
+    def variant(self, member: str) -> str:
+        """Name the canary of a member that is tried."""
+        return "canary" if member in self.members else ""
+
+    def merge(self, copies: Sequence[Trials]) -> Trials:
+        """Leave out a canary that did not answer, which has removed itself from its copy's note."""
+        return Trials(tuple(name for name in self.members if all(name in copy.members for copy in copies)))
+
+    @classmethod
+    def of(cls, item: Item) -> tuple[str, ...]:
+        """Return the names of the members whose canary answers an image."""
+        found = item.note(cls)
+        return () if found is None else found.members
+
+
+@dataclass(slots=True)
+class Record:
+    """The classes that were predicted for an image.
+
+    Attributes:
+        index: the ensemble's.
+        members: the prediction of each member that answered, by name.
+        versions: the version that answered of each member that has a canary, by name.
+        last: the last member that a cascade asked; empty without one.
+        trials: the members whose canary has answered.
+        shadows: the prediction of each shadow, by name, once it has answered.
+        label: the true class, once it is known.
+        watchers: called with the name of each shadow, once both its answer and the true class are known.
+        waiting: called once the true class is known.
+    """
+
+    index: int
+    members: dict[str, int]
+    versions: dict[str, str] = field(default_factory=dict)
+    last: str = ""
+    trials: tuple[str, ...] = ()
+    shadows: dict[str, int] = field(default_factory=dict)
+    label: int | None = None
+    watchers: list[Callable[[Record, str], None]] = field(default_factory=list)
+    waiting: list[Callable[[int], None]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, item: Item, answer: Answer) -> Record:
+        """Make a record of an answer and of its item."""
+        votes = {name: vote.index for name, vote in item.predictions.items()}
+        asked = answer.classification.asked
+        return cls(answer.classification.index, votes, last=asked[-1] if asked else "", trials=Trials.of(item))
+
+    def without(self, member: str) -> list[int]:
+        """Return the predictions of the members but one."""
+        return [index for name, index in self.members.items() if name != member]
+
+    def others(self, replaced: str) -> dict[str, int]:
+        """Return the predictions that a shadow is compared with: the ensemble's, and the replaced member's."""
+        own = self.members.get(replaced)
+        return {ENSEMBLE: self.index} if own is None else {ENSEMBLE: self.index, replaced: own}
+
+    def set_label(self, index: int) -> None:
+        """Note the true class."""
+        self.label = index
+        for watch in self.waiting:
+            watch(index)
+        for name in self.shadows:
+            self._complete(name)
+
+    def when_labelled(self, watch: Callable[[int], None]) -> None:
+        """Call with the true class, now or once it is known."""
+        if self.label is None:
+            self.waiting.append(watch)
+        else:
+            watch(self.label)
+
+    def set_shadow(self, name: str, index: int) -> None:
+        """Note a shadow's prediction, before or after the true class."""
+        self.shadows[name] = index
+        if self.label is not None:
+            self._complete(name)
+
+    def _complete(self, name: str) -> None:
+        for watch in self.watchers:
+            watch(self, name)
+
+
+def records(batch: InFlight) -> dict[int, Record]:
+    """Return the predictions for each image of a batch that `answered` has kept, by position."""
+    kept: dict[int, Record] = batch.kept.setdefault(Record, {})
+    return kept
+
+
+def answered(batch: InFlight, positions: Sequence[int], part: Answered) -> list[tuple[int, Item, Record]]:
+    """Keep the predictions for a part's images that clients sent; each one's position, item and predictions."""
+    kept, found = records(batch), []
+    for row, answer in zip(part.live, part.payload, strict=True):
+        position, item = positions[row], part.items[row]
+        if batch.sent.items[position].queued_ns:
+            if position not in kept:
+                kept[position] = Record.of(item, answer)
+            found.append((position, item, kept[position]))
+    return found
+
+
+def count_by_rightness(counts: Mapping[Any, int], *names: str) -> tuple[int, int, int, int]:
+    """Return how often both of two predictions were right, only the first, only the second, and neither."""
+    return (
+        counts[*names, True, True],
+        counts[*names, True, False],
+        counts[*names, False, True],
+        counts[*names, False, False],
+    )
