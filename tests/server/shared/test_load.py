@@ -20,7 +20,7 @@ def load(tmp_path, *arguments):
     """What the command writes as JSON."""
     (tmp_path / "image.png").write_bytes(level(10))
     command = [sys.executable, "-m", "ensemble_capacity.load", *arguments, "--seconds", "1.5", "--warm-up", "0.2"]
-    command += ["--images", tmp_path / "image.png", "--json", tmp_path / "load.json", "--html", tmp_path / "load.html"]
+    command += ["--images", tmp_path / "image.png", "--json", tmp_path / "load.json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads((tmp_path / "load.json").read_text())

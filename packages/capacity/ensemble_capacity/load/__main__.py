@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from ensemble_capacity.load.generator import Generator
 from ensemble_capacity.load.load import Arrivals, Closed, Mode, Process, Target
 from ensemble_capacity.load.measure import Duration, Row, measure
 from ensemble_capacity.load.protocols import NAMES, Classify, chosen
-from ensemble_capacity.load.report import Report, page
+from ensemble_capacity.load.report import Report
 from ensemble_capacity.load.search import Objective, search
 from ensemble_capacity.load.server import Server
 from ensemble_models.dataset import SUFFIXES, Dataset
@@ -236,12 +236,11 @@ class Shape(click.ParamType[Any]):
 @option("--connections", type=POSITIVE, help="Most connections; default: 1,000, for gRPC up to 8.")
 @option("--json", type=OutputFile(), help="Write everything as JSON.")
 @option("--markdown", type=OutputFile(), help="Write the table.")
-@option("--html", type=OutputFile(), help="Write a page with charts, which opens from disk.")
 def main(**given: Any) -> None:
     """Load a server and report its rate and latency.
 
     ensemble load http://127.0.0.1:8000                                   # 8 clients at a time
-    ensemble load http://127.0.0.1:8000 --concurrency 1 8 32 --html load.html
+    ensemble load http://127.0.0.1:8000 --concurrency 1 8 32
     ensemble load grpc://127.0.0.1:9000 --rate 100 200 --arrivals poisson
     ensemble load http://127.0.0.1:8000 --slo-ms 50 --percentile 99       # the highest rate that holds
     ensemble load http://triton:8000/v2 --model resnet --batch 8
@@ -306,13 +305,8 @@ def write(report: Report, options: SimpleNamespace) -> None:
     """Print the report, and write the files that the options name."""
     (table := report.table()).show()
     print(*report.remarks(), sep="\n")
-    texts: dict[str, Callable[[], str]] = {
-        "markdown": table.markdown,
-        "json": report.json,
-        "html": lambda: page(report),
-    }
-    for name, text in texts.items():
-        if (file := getattr(options, name)) is not None:
+    for file, text in ((options.markdown, table.markdown), (options.json, report.json)):
+        if file is not None:
             file.write_text(text(), encoding="utf-8")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from random import Random
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -129,27 +128,10 @@ def table(found: Sequence[Prediction], profile: Profile, cores: int) -> Table:
     return Table(HEADINGS, [each.cells for each in found], words=(0, 1, 2, 3, len(HEADINGS) - 1), notes=notes)
 
 
-def check(config: Mapping[str, Any], profile: Profile, images: Sequence[bytes], count: int) -> None:
-    """Draw configurations, predict all of them, measure each, and print how many lie in their interval."""
-    from ensemble_capacity.plan import checking
-
-    random = Random(0)
-    cases = [checking.drawn(config, profile, random) for _ in range(count)]
-    found = []
-    try:
-        for number, each in enumerate(checking.compared(cases, images), 1):
-            found.append(each)
-            print(f"  {number} of {count}: {each[0].name}, {each[0].predicted.load}", flush=True)
-    finally:
-        # Of a check that ends early, what was measured.
-        checking.table(found).show()
-
-
 @click.command("plan", cls=Command)
 @profile_options
 @option("--concurrency", type=POSITIVE, multiple=True, metavar="N...", help="Clients of a closed loop; else 1, 8, 32.")
 @option("--rate", type=Number(), multiple=True, metavar="R...", help="Requests per second of an open loop.")
-@option("--check", "checks", type=POSITIVE, metavar="N", help="Draw N configurations, and measure their predictions.")
 @option("--json", "as_json", is_flag=True, help="Print JSON.")
 def main(**given: Any) -> None:
     """Predict a configuration's throughput, latency, CPU time and memory, before it serves.
@@ -175,8 +157,6 @@ def main(**given: Any) -> None:
         print(msgspec.json.encode({"machine": profile.machine, "cores": cores, "predicted": found}).decode())
     else:
         table(found, profile, cores).show()
-    if options.checks:
-        check(config, profile, images, options.checks)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ BAD = {
     (NOBODY, "--images", "{}/nowhere.jpg"): "--images: ",
     (NOBODY, "--data", "{}/folder"): "--data: {}/folder holds no <class>/*.jpg",
     (NOBODY, "--images", "{}/words", "--repeats", "0.5"): "--repeats: every image must be a JPEG",
-    (NOBODY, "--html", "{}/nowhere/p"): "Invalid value for '--html': there is no folder {}/nowhere to write p to",
+    (NOBODY, "--markdown", "{}/nowhere/p"): "Invalid value for '--markdown': there is no folder {}/nowhere to write",
     (NOBODY, "--json", "{}/folder"): "Invalid value for '--json': File '{}/folder' is a directory",
     (NOBODY, "--cv", "3"): "--cv: is for --rate or --slo-ms",
     (NOBODY, "--rate", "9", "--cv", "3"): "--cv: is for --arrivals gamma",
@@ -85,7 +85,7 @@ def test_a_wrong_model_and_a_request_that_is_refused_name_the_flag(monkeypatch, 
 
 
 def test_loads_are_measured_and_reported(monkeypatch, tmp_path, capsys):
-    paths = {kind: tmp_path / f"load.{kind}" for kind in ("json", "html", "markdown")}
+    paths = {kind: tmp_path / f"load.{kind}" for kind in ("json", "markdown")}
     flags = [text for kind, path in paths.items() for text in (f"--{kind}", path)]
     with HttpServer(lambda asked: Reply(delay_s=0.005)) as server:
         run(monkeypatch, server.url, "--concurrency", 1, 3, "--seconds", 0.5, "--warm-up", 0.1, "--timeout", 10, *flags)
@@ -93,7 +93,6 @@ def test_loads_are_measured_and_reported(monkeypatch, tmp_path, capsys):
     assert [row["value"] for row in told["rows"]] == [1, 3]
     assert told["protocol"] == "classify"
     assert len(paths["markdown"].read_text().splitlines()) == 4
-    assert paths["html"].read_text().startswith("<!doctype html>")
     assert "3 at a time" in capsys.readouterr().out
 
 

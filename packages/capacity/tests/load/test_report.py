@@ -1,11 +1,10 @@
 import json
 import math
 from dataclasses import replace
-from html.parser import HTMLParser
 
 from ensemble_capacity.load.load import Arrivals, Closed
 from ensemble_capacity.load.measure import row
-from ensemble_capacity.load.report import NOT_MEASURED, Report, bars, lines, page
+from ensemble_capacity.load.report import NOT_MEASURED, Report
 from ensemble_capacity.load.server import Figures
 from packages.capacity.tests.load.loads import made, target
 
@@ -51,53 +50,3 @@ def test_what_is_said_below_the_table():
     told = "\n".join(report(slo_ms=5.0).remarks())
     assert f"energy at 25/s: {NOT_MEASURED}" in told
     assert "no rate was found at which p99 is at most 5 ms" in told
-
-
-class Page(HTMLParser):
-    """What is open, and what there was."""
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.seen, self.text = [], [], []
-
-    def handle_starttag(self, tag, attributes):
-        self.seen.append((tag, dict(attributes)))
-        if tag not in {"meta"}:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.seen.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
-def test_the_page_is_whole_and_fetches_nothing():
-    parser = Page()
-    text = page(report(slo_ms=25.0, found=1))
-    parser.feed(text)
-    parser.close()
-    assert parser.open == []
-    tags = [tag for tag, _ in parser.seen]
-    assert "script" not in tags
-    assert not {"src", "href"} & {name for _, attributes in parser.seen for name in attributes}
-    assert tags.count("details") == 3
-    assert [("open" in attributes) for tag, attributes in parser.seen if tag == "details"] == [False, True, False]
-    words = " ".join(parser.text)
-    for title in ("Latency against rate", "Outcomes by code", "queue", "Nodes", "Batch sizes", "CPU", "Memory"):
-        assert title in words
-    assert "server <1>" in words
-    # Of the load without figures: queue, nodes' statistics, batches, memory and energy.
-    assert words.count(NOT_MEASURED) >= 5
-
-
-def test_charts_of_nothing_say_so_and_one_point_is_a_chart():
-    assert NOT_MEASURED in lines({"a": [(1, math.nan)]}, "x", "y")
-    assert NOT_MEASURED in bars({}, "ms")
-    assert "<svg" in lines({"a": [(1.0, 0.0)]}, "x", "y")
-    drawn = lines({"$a$": [(1.0, 3.0), (2.0, 700.0)]}, "x", "y", 50.0, log=True)
-    assert "limit" in drawn
-    assert "$a$" in drawn

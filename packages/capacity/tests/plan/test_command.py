@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import time
-from random import Random
 from types import SimpleNamespace
 
 import msgspec
@@ -15,12 +14,10 @@ import pytest
 import yaml
 
 from ensemble_capacity.load import machine
-from ensemble_capacity.load.load import Arrivals, Closed
 from ensemble_capacity.plan import __main__ as command
-from ensemble_capacity.plan import checking, measuring
+from ensemble_capacity.plan import measuring
 from ensemble_capacity.plan import profile as profiles
 from ensemble_capacity.plan.placements import asking_all, placed, tuned
-from ensemble_capacity.plan.profile import FIGURES
 from ensemble_capacity.plan.server import opened, serving
 from packages.capacity.tests.plan.profiles import ROOT, application, curve, profile
 from scripts import configuration
@@ -226,19 +223,3 @@ def test_the_images_of_a_folder_are_measured_with(tmp_path):
         (tmp_path / f"c{number}.jpg").write_bytes((ROOT / "tests" / "cat.jpg").read_bytes())
     # Of many, some of all.
     assert 16 <= len(command.photographs([tmp_path])) <= 32
-
-
-def test_a_check_draws_configurations_and_counts_figures_inside_their_interval(monkeypatch):
-    config = configuration.read(ROOT / "configs/colocated.yaml")
-    cases = [checking.drawn(config, profile(), Random(seed)) for seed in range(12)]
-    assert len({each.name for each in cases}) > 8
-    assert {type(each.load) for each in cases} == {Closed, Arrivals}
-    for each in cases:
-        configuration.check_arguments(each.config["applications"][0])
-    right = [(each, {name: getattr(each.predicted, name) for name in FIGURES}) for each in cases]
-    wrong = [(each, {**seen, "p50_ms": 3 * seen["p50_ms"]}) for each, seen in right]
-    table = checking.table([*right, *wrong])
-    assert [note.partition(" inside")[0] for note in table.notes] == [
-        "requests_per_s: 24 of 24", "p50_ms: 12 of 24", "p99_ms: 24 of 24",
-    ]  # fmt: skip
-    assert sum("outside" in line[3] for line in table.lines) == 12
