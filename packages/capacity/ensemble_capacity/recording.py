@@ -22,6 +22,8 @@ from graph.pipeline.pipeline import Answered, InFlight, Interceptor
 
 logger = logging.getLogger("ray.serve")
 SUFFIX, MB = ".jsonl", 1_000_000
+# Images that wait for a slow disk; more of them are left out.
+MOST_WAITING_BYTES = 32 * MB
 
 
 class Recorded(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -79,31 +81,46 @@ class Recording(Feature, Interceptor):
         self._left = site.settings.max_mb * MB - sum(file.stat().st_size for file in folder.iterdir())
         file = os.open(folder / f"{site.replica}{SUFFIX}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._file = os.fdopen(file, "ab")
-        # A disk may be slow, and the loop answers other clients.
+        # A disk may be slow, an image takes long to encode, and the loop answers other clients.
         self._writer = ThreadPoolExecutor(1, "recording")
+        # Bytes of images: the loop alone changes the first number, the writer the second one.
+        self._accepted, self._finished, self._leaves_out = 0, 0, False
         self._warn_if_full()
 
     def on_part(self, batch: InFlight, positions: Sequence[int], part: Answered) -> Answered:
         """Record the images of a part on their way to the clients; warm-up images are left out."""
         images, answers = batch.images, dict(zip(part.live, part.payload, strict=True))
         for place, position in enumerate(positions):
-            if position in images and self._left > 0:
+            if position in images and self._left > 0 and self._has_room(len(images[position])):
                 label = answers[place].classification.label if place in answers else ""
-                made = Recorded.of(bytes(images[position]), batch.sent.items[position], part.items[place], label)
-                line = msgspec.json.encode(made) + b"\n"
-                self._left -= len(line)
-                self._writer.submit(self._write, line)
-                self._warn_if_full()
+                image, sent = bytes(images[position]), batch.sent.items[position]
+                self._accepted += len(image)
+                self._writer.submit(self._write, image, sent, part.items[place], label)
         return part
+
+    def _has_room(self, size: int) -> bool:
+        """Tell whether an image may wait for the writer; warn at the first image that may not."""
+        waiting = self._accepted - self._finished
+        has_room = not waiting or waiting + size <= MOST_WAITING_BYTES
+        if not has_room and not self._leaves_out:
+            self._leaves_out = True
+            logger.warning("images are left out of the recording: the disk is slower than the clients")
+        return has_room
 
     def _warn_if_full(self) -> None:
         if self._left <= 0:
             logger.warning("nothing more is recorded: the folder has the megabytes of max_mb")
 
-    def _write(self, line: bytes) -> None:
+    def _write(self, image: bytes, sent: Item, done: Item, label: str) -> None:
         try:
-            self._file.write(line)
-            self._file.flush()
+            if self._left > 0:
+                line = msgspec.json.encode(Recorded.of(image, sent, done, label)) + b"\n"
+                self._file.write(line)
+                self._file.flush()
+                self._left -= len(line)
+                self._warn_if_full()
         except OSError:
             self._left = 0
             logger.exception("nothing more is recorded")
+        finally:
+            self._finished += len(image)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from types import SimpleNamespace
 
 import msgspec
@@ -32,6 +33,12 @@ def recording(folder, max_mb=1):
 
 
 def answered(feature, *images, errors=()):
+    """Record a batch, of which some images have failed."""
+    given(feature, *images, errors=errors)
+    feature._writer.shutdown()
+
+
+def given(feature, *images, errors=()):
     """Give the feature a batch on its way back, of which some images have failed."""
     sent = Item(
         queued_ns=1_000_000_000,
@@ -43,7 +50,6 @@ def answered(feature, *images, errors=()):
     payload = [answer for each in done if each.error is None]
     batch = InFlight(Batch(list(images), (sent,) * len(images)), [])
     feature.on_part(batch, range(len(images)), Batch(payload, tuple(done)))
-    feature._writer.shutdown()
 
 
 @pytest.fixture
@@ -66,6 +72,19 @@ def test_no_more_is_recorded_than_the_folder_may_have(folder):
     (folder / "earlier.jsonl").write_bytes(b"x" * (MB - 100))
     answered(recording(folder), b"1" * 90, b"2" * 90)
     assert len((folder / "a.jsonl").read_bytes().splitlines()) == 1
+
+
+def test_a_slow_disk_neither_delays_the_answers_nor_keeps_every_image(folder, monkeypatch, caplog):
+    monkeypatch.setattr("ensemble_capacity.recording.MOST_WAITING_BYTES", 250)
+    feature, disk = recording(folder), threading.Event()
+    feature._writer.submit(disk.wait)
+    with caplog.at_level("WARNING", "ray.serve"):
+        given(feature, *[b"%d" % number * 100 for number in range(4)])
+    assert [record.message.partition(":")[0] for record in caplog.records] == ["images are left out of the recording"]
+    assert (folder / "a.jsonl").read_bytes() == b""
+    disk.set()
+    feature._writer.shutdown()
+    assert [each.image[:1] for each in mirror.read(folder)] == [b"0", b"1"]
 
 
 def test_a_folder_that_others_can_enter_is_refused(folder):
