@@ -51,8 +51,10 @@ class Cluster:
         return self
 
     def join(self, machine):
-        """Have a machine join, and wait until it answers by a replica of its own."""
-        self._start(machine, "join", self.head.address)
+        """Have a machine join, unless it has, and wait until it answers by a replica of its own."""
+        process = self.processes.get(machine.address)
+        if process is None or process.poll() is not None:
+            self._start(machine, "join", self.head.address)
 
     def deploy(self, arguments):
         """Change arguments of the application on the head, as a user does, and wait until they are in force."""
