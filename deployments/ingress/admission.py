@@ -51,10 +51,6 @@ class AdmissionController:
         # A dictionary keeps their order.
         self._arriving: dict[Upload, None] = {}
 
-    def timeout_s(self, options: Options) -> float:
-        """Return the time that a request with these options may take, seconds."""
-        return (options.timeout_ms or self.settings.timeout_ms) / 1000
-
     def check_count(self, images: int) -> None:
         """Raise InvalidParameter if a request can't hold `images` images."""
         # More than may be in flight would never be admitted, however often the client tries again.
@@ -92,8 +88,8 @@ class AdmissionController:
         """
         await self.admit(by, options.priority >= LOWER)
         # A caller may wait long for its answer, but not take long to send the request.
-        timeout_s = min(self.timeout_s(options), self.timeout_s(DEFAULT))
-        arrival = Upload(self, by, timeout_s, self.settings.min_body_rate)
+        most_ms = self.settings.timeout_ms
+        arrival = Upload(self, by, min(options.timeout_ms or most_ms, most_ms) / 1000, self.settings.min_body_rate)
         if len(self._arriving) >= self.settings.max_arriving and not self._end_oldest(arrival.sender):
             reason = f"{len(self._arriving)} requests are arriving; no more are admitted at a time"
             raise self.refusal(reason, by)

@@ -195,7 +195,7 @@ class Ingress:
         if options.top_k is not None and options.top_k > self._class_count:
             raise InvalidParameter(f"top_k must be between 1 and {self._class_count}, the number of classes")
         now = time.time()
-        deadline = (began or now) + self.capacity.timeout_s(options)
+        deadline = (began or now) + (options.timeout_ms or self.capacity.settings.timeout_ms) / 1000
         if trace is None or not trace.parent:
             trace = Trace(continue_trace(None))
         item = Item(trace.parent, deadline, options, time.time_ns(), caller=by)

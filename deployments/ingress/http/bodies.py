@@ -54,6 +54,9 @@ class Limit(NamedTuple):
         return ImageTooLarge(f"{what}; at most {self.most} are accepted{self.setting and f' ({self.setting})'}")
 
 
+UNLIMITED = Limit(sys.maxsize)
+
+
 def of_request(settings: IngressSettings) -> Limit:
     """Return the limit of any body."""
     return Limit(settings.max_request_bytes, "ingress.max_request_bytes")
@@ -131,7 +134,7 @@ async def bounded(request: Request, limit: Limit, arrival: Upload) -> AsyncGener
         UnsupportedMediaType: its encoding is unknown.
         InvalidParameter: it is not compressed as it declares.
     """
-    received, declared = 0, check_declared(request, limit)
+    received, declared = 0, declared_bytes(request, limit)
     encoding = request.headers.get("content-encoding", "").strip().lower()
     async for chunk in request.stream() if encoding in {"", "identity"} else decoded(request, encoding):
         # The last one is empty.
@@ -144,9 +147,12 @@ async def bounded(request: Request, limit: Limit, arrival: Upload) -> AsyncGener
     request.scope[WHOLE] = True
 
 
-def check_declared(request: Request, limit: Limit) -> int:
+def declared_bytes(request: Request, limit: Limit = UNLIMITED) -> int:
     """Return the number of bytes that a request declares, or -1; raise ImageTooLarge if they exceed the limit."""
-    if (declared := _declared(request)) > limit.most:
+    text = request.headers.get("content-length", "")
+    # Thousands of zeros may stand before them, and Python reads no number of so many digits.
+    declared = int(text.lstrip("0") or "0") if text.isdecimal() else -1
+    if declared > limit.most:
         raise limit.error(f"the request declares {declared} bytes")
     return declared
 
@@ -293,7 +299,7 @@ async def images(
     limit = of_request(settings)
     limit = limit._replace(most=limit.most + FORM_OVERHEAD_BYTES)
     # Also of a form that is malformed already by its type.
-    check_declared(request, limit)
+    declared_bytes(request, limit)
     try:
         form = await BoundedParser(request, capacity, limit, image, arrival).parse()
     except (MultiPartException, KeyError, UnicodeError) as err:
@@ -322,11 +328,4 @@ def has_large_rest(request: Request) -> bool:
     """Tell whether a request that was not read to its end declares more than `LARGE_BYTES`, or no length."""
     if WHOLE in request.scope:
         return False
-    return "transfer-encoding" in request.headers or _declared(request) > LARGE_BYTES
-
-
-def _declared(request: Request) -> int:
-    """Return the number of bytes that a request declares; -1 if it declares none."""
-    declared = request.headers.get("content-length", "")
-    # Thousands of zeros may stand before them, and Python reads no number of so many digits.
-    return int(declared.lstrip("0") or "0") if declared.isdecimal() else -1
+    return "transfer-encoding" in request.headers or declared_bytes(request) > LARGE_BYTES
