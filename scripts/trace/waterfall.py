@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from html import escape
+import io
+import re
 
 from rich.console import Console
 from rich.table import Table
@@ -20,14 +21,9 @@ NOTED = {
     "ensemble.queue_wait_ms": "queued ms",
     "error.type": "error",
 }
-LABEL_PX, BAR_PX, ROW_PX, HEAD_PX = 250, 560, 24, 44
-# Light or dark, as its reader's system is.
-STYLE = (
-    "text{fill:#1f2328}.soft{fill:#59636e}line{stroke:#d1d9e0}@media(prefers-color-scheme:dark)"
-    "{text{fill:#e6edf3}.soft{fill:#9198a1}line{stroke:#3d444d}}"
-)
-# Of a character of 12 pixels, on average.
-CHARACTER_PX = 6.6
+SVG_CHARACTERS = 160
+# What Rich's pictures fetch from another website.
+FONTS = re.compile(r"@font-face {.*?}", re.DOTALL)
 
 
 def draw(trace: Trace, console: Console) -> None:
@@ -51,35 +47,9 @@ def draw(trace: Trace, console: Console) -> None:
 
 def svg(trace: Trace) -> str:
     """Draw the waterfall as an SVG document."""
-    colours = _colours(trace)
-    rows = list(trace.tree())
-    notes = [f"{span.duration_us / 1000:.2f} ms {_notes(span)}" for _, span in rows]
-    width = LABEL_PX + BAR_PX + 24 + round(CHARACTER_PX * max(map(len, notes)))
-    height = HEAD_PX + ROW_PX * len(rows) + 8
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        'font-family="sans-serif" font-size="12">',
-        f"<title>The spans of trace {trace.trace_id}</title><style>{STYLE}</style>",
-        f'<text x="8" y="18" font-weight="bold">{trace.trace_id}</text>',
-    ]
-    for tick in range(5):
-        x = LABEL_PX + BAR_PX * tick / 4
-        parts.append(f'<line x1="{x}" y1="{HEAD_PX - 8}" x2="{x}" y2="{height - 8}"/>')
-        label = f"{trace.duration_us * tick / 4000:.1f} ms"
-        parts.append(f'<text x="{x}" y="{HEAD_PX - 12}" text-anchor="middle" class="soft">{label}</text>')
-    for row, (depth, span) in enumerate(rows):
-        y = HEAD_PX + ROW_PX * row
-        x = LABEL_PX + BAR_PX * _share(trace, span.start_us)
-        length = max(1.5, BAR_PX * span.duration_us / max(trace.duration_us, 1))
-        fill = FAILED if span.failed else colours[span.service]
-        parts += [
-            f'<text x="{8 + 14 * depth}" y="{y + 15}">{escape(span.name)}'
-            f'<tspan class="soft"> {escape(span.service)}</tspan></text>',
-            f'<rect x="{x:.1f}" y="{y + 3}" width="{length:.1f}" height="{ROW_PX - 8}" rx="2" fill="{fill}">'
-            f"<title>{escape(str(span.attributes))}</title></rect>",
-            f'<text x="{LABEL_PX + BAR_PX + 8}" y="{y + 15}">{escape(notes[row])}</text>',
-        ]
-    return "\n".join([*parts, "</svg>", ""])
+    paper = Console(record=True, file=io.StringIO(), width=SVG_CHARACTERS)
+    draw(trace, paper)
+    return FONTS.sub("", paper.export_svg(title=trace.trace_id))
 
 
 def _colours(trace: Trace) -> dict[str, str]:
