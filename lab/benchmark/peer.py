@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ensemble_capacity.load.protocols import Classify
-from ensemble_capacity.load.tensors import Input, OpenInference
+from ensemble_capacity.load.tensors import OpenInference
+from ensemble_remote.tensors import Tensor
 from ensemble_serving.transports import Request, Transport
 from lab.benchmark.workloads import CACHE
 from scripts.errors import ScriptError
@@ -39,7 +40,7 @@ def form(declared: Mapping[str, Any]) -> Classify:
 
 def grpc_form(shape: Sequence[int] = (1,)) -> OpenInference:
     """Make the gRPC request form of a server of the Open Inference Protocol, whose input `image` has this shape."""
-    image = Input("image", "BYTES", (-1, *shape[1:]))
+    image = Tensor("image", "BYTES", (-1, *shape[1:]))
     return OpenInference("ensemble", is_grpc=True, shapes={}, inputs=(image,))
 
 

@@ -12,7 +12,8 @@ from tqdm import tqdm
 from deployments.cpus import available_cpus
 from ensemble_capacity.load.load import Closed, Target
 from ensemble_capacity.load.measure import Duration, measure
-from ensemble_capacity.load.tensors import Input, OpenInference
+from ensemble_capacity.load.tensors import OpenInference
+from ensemble_remote.tensors import Tensor
 from ensemble_serving.transports import Request
 from lab.benchmark.__main__ import Limit
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, running
@@ -26,7 +27,7 @@ SIZES, CLIENTS, WARM_UP_S, ROUNDS = (1, 4, 8, 16, 32, 64), 2, 1.0, 3
 FIGURES = ("images_per_s", "p50_ms")
 HTTP_URL = f"http://127.0.0.1:{HTTP_PORT}"
 SHARED, ALONE = "shared memory", "in one process"
-IMAGE = (Input("image", "BYTES", (-1,)),)
+IMAGE = (Tensor("image", "BYTES", (-1,)),)
 
 
 @dataclass(frozen=True)

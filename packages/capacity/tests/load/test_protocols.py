@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from ensemble_capacity.load.protocols import Classify, chosen
-from ensemble_capacity.load.tensors import Input, OpenInference, TensorFlowServing, filled
+from ensemble_capacity.load.tensors import OpenInference, TensorFlowServing, filled
+from ensemble_remote.tensors import Tensor
 from ensemble_serving.protocol import inference_pb2 as pb
 from ensemble_serving.transports import connect
 from ensemble_serving.url import parsed
@@ -16,7 +17,7 @@ from tests import pictures
 from tests.local_servers import GrpcServer, HttpServer, Reply
 
 JPEG = pictures.jpeg(60, 80)
-IMAGE, PIXELS = Input("image", "BYTES", (-1,)), Input("x", "FP32", (-1, 3, 32, 48))
+IMAGE, PIXELS = Tensor("image", "BYTES", (-1,)), Tensor("x", "FP32", (-1, 3, 32, 48))
 
 
 def test_an_image_is_a_body_and_several_are_a_form():
@@ -90,7 +91,7 @@ def test_tensorflow_servings_requests():
     assert rest.path == "/v1/models/m:predict"
     rows = json.loads(rest.body)["instances"]
     assert [base64.b64decode(row["b64"]) for row in rows] == [JPEG, b"x"]
-    named = TensorFlowServing("m", False, {}, (IMAGE, Input("k", "INT64", (-1, 1)))).request([JPEG])
+    named = TensorFlowServing("m", False, {}, (IMAGE, Tensor("k", "INT64", (-1, 1)))).request([JPEG])
     assert set(json.loads(named.body)["instances"][0]) == {"image", "k"}
     message = tf.PredictRequest.FromString(TensorFlowServing("m", True, {}, (IMAGE, PIXELS)).request([JPEG]).body)
     assert list(message.inputs["image"].string_val) == [JPEG]
@@ -99,7 +100,9 @@ def test_tensorflow_servings_requests():
 
 def test_inputs_are_filled_by_what_they_are():
     tensors = filled(
-        [Input("t", "BYTES", (-1, 1)), Input("n", "INT32", (-1, 5)), Input("p", "UINT8", (-1, 8, 9, 3))], [JPEG] * 3, {}
+        [Tensor("t", "BYTES", (-1, 1)), Tensor("n", "INT32", (-1, 5)), Tensor("p", "UINT8", (-1, 8, 9, 3))],
+        [JPEG] * 3,
+        {},
     )
     assert [tensor.shape for tensor in tensors] == [(3, 1), (3, 5), (3, 8, 9, 3)]
     assert [getattr(tensor.values, "dtype", None) for tensor in tensors] == [None, np.int32, np.uint8]
@@ -108,17 +111,17 @@ def test_inputs_are_filled_by_what_they_are():
 @pytest.mark.parametrize(
     ("source", "images", "message"),
     [
-        (Input("x", "FP32", (-1, -1, -1, 3)), [JPEG], r"--shape x:-1,-1,3"),
-        (Input("x", "FP32", (1, 3, 8, 8)), [JPEG, JPEG], r"--batch 2: .* takes 1 at a time"),
-        (Input("x", "BF17", (-1, 3)), [JPEG], r"--model: its input 'x' is of BF17"),
-        (Input("x", "UINT8", (-1, 8, 8, 3)), [b"no image"], r"--images: one of them can't be decoded"),
+        (Tensor("x", "FP32", (-1, -1, -1, 3)), [JPEG], r"--shape x:-1,-1,3"),
+        (Tensor("x", "FP32", (1, 3, 8, 8)), [JPEG, JPEG], r"--batch 2: .* takes 1 at a time"),
+        (Tensor("x", "BF17", (-1, 3)), [JPEG], r"--model: its input 'x' is of BF17"),
+        (Tensor("x", "UINT8", (-1, 8, 8, 3)), [b"no image"], r"--images: one of them can't be decoded"),
     ],
 )
 def test_what_can_not_be_filled_names_the_flag(source, images, message):
     with pytest.raises(ScriptError, match=message):
         filled([source], images, {})
     given = {"x": (8, 8, 3)}
-    assert filled([Input("x", "FP32", (-1, -1, -1, 3))], [JPEG], given)[0].shape == (1, 8, 8, 3)
+    assert filled([Tensor("x", "FP32", (-1, -1, -1, 3))], [JPEG], given)[0].shape == (1, 8, 8, 3)
 
 
 def described(answers):
@@ -143,7 +146,7 @@ async def test_a_model_is_described_by_its_server():
     with described(ANSWERS) as server:
         transport = connect(server.url)
         protocol = await OpenInference("m", False, {}).described(transport, server.url, "secret")
-        assert (protocol.inputs, protocol.binary) == ((Input("x", "FP32", (-1, 4)),), True)
+        assert (protocol.inputs, protocol.binary) == ((Tensor("x", "FP32", (-1, 4)),), True)
         assert server.asked[0].headers["authorization"] == "Bearer secret"
         with pytest.raises(ScriptError, match=r"--model: .* has no model 'other'.*404"):
             await OpenInference("other", False, {}).described(transport, server.url, "")
@@ -159,5 +162,5 @@ async def test_a_model_is_described_over_grpc():
     with GrpcServer(lambda method, _: answers[method.rpartition("/")[2]].SerializeToString()) as server:
         transport = connect(server.url)
         protocol = await OpenInference("m", True, {}).described(transport, server.url, "")
-        assert protocol.inputs == (Input("x", "FP32", (-1, 4)),)
+        assert protocol.inputs == (Tensor("x", "FP32", (-1, 4)),)
         await transport.close()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from deployments.contract.payload import Images
 from ensemble_remote.client import InvalidResponse, Output, Unavailable
 from ensemble_remote.grpc_client import GrpcClient
-from ensemble_remote.tensors import FLOATS, Binding, ModelMetadata, Tensor
+from ensemble_remote.tensors import FLOATS, Binding, Content, ModelMetadata, Tensor
 from ensemble_serving.protocol import inference_pb2 as pb
 
 
@@ -40,13 +40,8 @@ class OpenInferenceGrpc(GrpcClient):
 
     async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
         """See `Client.infer`."""
-        request = pb.ModelInferRequest(
-            model_name=self._config.model_name, model_version=self._config.version or "", id=secrets.token_hex(4)
-        )
-        shape, content = raw_tensor(binding, images)
-        request.inputs.add(name=binding.input.name, datatype=binding.input.datatype, shape=shape)
-        request.outputs.add(name=binding.output)
-        request.raw_input_contents.append(content)
+        request = infer_message(self._config.model_name, [binding.content(images)], [binding.output])
+        request.model_version = self._config.version or ""
         response = await self._call("ModelInfer", request, pb.ModelInferResponse, timeout_s, headers)
         return Output(_values(response, binding), response.model_version)
 
@@ -58,17 +53,15 @@ def highest(versions: Sequence[str]) -> str:
     )
 
 
-def raw_tensor(binding: Binding, images: Images) -> tuple[list[int], bytes]:
-    """Return the shape and bytes of an input: an array's own, or each encoded image behind its length, 4 bytes."""
-    if isinstance(images, np.ndarray):
-        return list(images.shape), images.tobytes()
-    parts = [part for image in images for part in (len(image).to_bytes(4, "little"), image)]
-    return bytes_shape(binding, len(images)), b"".join(parts)
-
-
-def bytes_shape(binding: Binding, count: int) -> list[int]:
-    """Return the shape of encoded images; some servers have a second dimension."""
-    return [count, *([1] * (len(binding.input.shape) - 1))]
+def infer_message(model: str, tensors: Sequence[Content], outputs: Sequence[str] = ()) -> pb.ModelInferRequest:
+    """Make an infer request for a model's outputs of these names, none for all."""
+    request = pb.ModelInferRequest(
+        model_name=model, id=secrets.token_hex(4), outputs=[{"name": each} for each in outputs]
+    )
+    for tensor in tensors:
+        request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        request.raw_input_contents.append(tensor.raw)
+    return request
 
 
 def check_datatype(datatype: str) -> None:

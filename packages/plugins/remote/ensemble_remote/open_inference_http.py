@@ -5,9 +5,9 @@ Sources: https://github.com/kserve/open-inference-protocol, and Triton's extensi
 
 from __future__ import annotations
 
-import base64
 import secrets
-from collections.abc import Mapping
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -19,8 +19,8 @@ from deployments.contract.payload import Images
 from ensemble_remote.client import InvalidResponse, Output, Unavailable
 from ensemble_remote.config import RemoteConfig
 from ensemble_remote.http_client import JSON, HttpClient, parse
-from ensemble_remote.open_inference_grpc import bytes_shape, check_datatype, highest, raw_tensor
-from ensemble_remote.tensors import FLOATS, Binding, ModelMetadata, Tensor
+from ensemble_remote.open_inference_grpc import check_datatype, highest
+from ensemble_remote.tensors import FLOATS, Binding, Content, ModelMetadata, Tensor
 
 BINARY = "binary_tensor_data"
 HEADER = "inference-header-content-length"
@@ -77,24 +77,43 @@ class OpenInferenceHttp(HttpClient):
 
     async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
         """See `Client.infer`."""
-        tensor: dict[str, Any] = {"name": binding.input.name, "datatype": binding.input.datatype}
-        wanted: dict[str, Any] = {"name": binding.output}
-        sent, content = {**JSON, **headers}, b""
-        if self._is_binary:
-            tensor["shape"], content = raw_tensor(binding, images)
-            tensor["parameters"] = {"binary_data_size": len(content)}
-            wanted["parameters"] = {"binary_data": True}
-        elif isinstance(images, np.ndarray):
-            tensor |= {"shape": list(images.shape), "data": images.ravel().tolist()}
-        else:
-            tensor |= {"shape": bytes_shape(binding, len(images)), "parameters": {"content_type": "base64"}}
-            tensor["data"] = [base64.b64encode(image).decode() for image in images]
-        # KServe's server fails on a request without an id.
-        head = msgspec.json.encode({"id": secrets.token_hex(4), "inputs": [tensor], "outputs": [wanted]})
-        if self._is_binary:
-            sent |= {"content-type": "application/octet-stream", HEADER: str(len(head))}
-        received, body = await self._call(f"{self._path}/infer", timeout_s, head + content, sent)
+        made, sent = infer_body([binding.content(images)], [binding.output], is_binary=self._is_binary)
+        received, body = await self._call(f"{self._path}/infer", timeout_s, made, {**headers, **sent})
         return _output(received.get(HEADER), body, binding)
+
+
+def infer_body(
+    tensors: Sequence[Content], outputs: Sequence[str] = (), *, is_binary: bool
+) -> tuple[bytes, dict[str, str]]:
+    """Encode the body of an infer request for some outputs, none for all; return it with its headers.
+
+    Args:
+        tensors: the inputs.
+        outputs: their names.
+        is_binary: whether tensors follow the JSON as bytes, in both directions.
+    """
+    # KServe's server fails on a request without an id.
+    head: dict[str, Any] = {"id": secrets.token_hex(4), "inputs": [_input(each, is_binary) for each in tensors]}
+    if outputs:
+        head["outputs"] = [{"name": name} for name in outputs]
+    if not is_binary:
+        return msgspec.json.encode(head), JSON
+    json = msgspec.json.encode({**head, "parameters": {"binary_data_output": True}})
+    headers = {"content-type": "application/octet-stream", HEADER: str(len(json))}
+    return b"".join([json, *(each.raw for each in tensors)]), headers
+
+
+def _input(tensor: Content, is_binary: bool) -> dict[str, Any]:
+    head = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+    if is_binary:
+        return {**head, "parameters": {"binary_data_size": len(tensor.raw)}}
+    if isinstance(tensor.values, np.ndarray):
+        return {**head, "data": tensor.values.ravel().tolist()}
+    return {
+        **head,
+        "parameters": {"content_type": "base64"},
+        "data": [b64encode(each).decode() for each in tensor.values],
+    }
 
 
 def _output(header: str | None, body: bytes, binding: Binding) -> Output:

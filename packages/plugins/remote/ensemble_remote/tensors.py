@@ -57,6 +57,22 @@ class Tensor(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
 
 
+class Content(NamedTuple):
+    """A tensor of a request; of `BYTES` it holds encoded images, else an array of the shape."""
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    values: Images
+
+    @property
+    def raw(self) -> bytes:
+        """The array's own bytes, little-endian; or each encoded image behind its length, 4 bytes."""
+        if isinstance(self.values, np.ndarray):
+            return self.values.tobytes()
+        return b"".join(part for each in self.values for part in (len(each).to_bytes(4, "little"), each))
+
+
 class ModelMetadata(NamedTuple):
     """A model's inputs, outputs and version; the version is empty if it is unknown."""
 
@@ -91,6 +107,12 @@ class Binding:
     def as_sent(self) -> bool:
         """Return whether the model takes encoded images."""
         return self.input.datatype == BYTES
+
+    def content(self, images: Images) -> Content:
+        """Return the input of a request; for encoded images, some servers have a second dimension."""
+        ones = [1] * (len(self.input.shape) - 1)
+        shape = images.shape if isinstance(images, np.ndarray) else [len(images), *ones]
+        return Content(self.input.name, self.input.datatype, shape, images)
 
 
 def bind(

@@ -5,7 +5,7 @@ Source: https://github.com/tensorflow/serving/tree/master/tensorflow_serving/api
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,15 @@ from ensemble_remote.client import InvalidResponse, Output
 from ensemble_remote.config import RemoteConfig
 from ensemble_remote.grpc_client import GrpcClient
 from ensemble_remote.open_inference_grpc import check_datatype
-from ensemble_remote.tensors import BYTES, PIXELS, Binding, IncompatibleModel, ModelMetadata, Tensor
+from ensemble_remote.tensors import BYTES, PIXELS, Binding, Content, IncompatibleModel, ModelMetadata, Tensor
 from ensemble_tensorflow_serving import tensorflow_serving_pb2 as pb
 
 SIGNATURES = "signature_def"
-# TensorFlow's data types by their names in the Open Inference Protocol.
-TYPES = {"FP32": pb.DT_FLOAT, "FP64": pb.DT_DOUBLE, "UINT8": pb.DT_UINT8, BYTES: pb.DT_STRING, "FP16": pb.DT_HALF}
+# TensorFlow's data types by their names in the Open Inference Protocol; the enumeration is open, and INT32 is unnamed.
+TYPES: dict[str, Any] = {
+    **{"FP32": pb.DT_FLOAT, "FP64": pb.DT_DOUBLE, "FP16": pb.DT_HALF, BYTES: pb.DT_STRING},
+    **{"UINT8": pb.DT_UINT8, "INT32": 3, "INT64": pb.DT_INT64},
+}
 NAMES: dict[int, str] = {number: name for name, number in TYPES.items()}
 
 
@@ -57,21 +60,29 @@ class TensorFlowGrpc(GrpcClient):
 
     async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
         """See `Client.infer`."""
-        request = pb.PredictRequest(model_spec=self._spec(), output_filter=[binding.output])
+        request = predict_message(self._spec(), [binding.content(images)])
         request.model_spec.signature_name = self._signature
-        tensor = request.inputs[binding.input.name]
-        tensor.dtype = TYPES[binding.input.datatype]
-        for extent in images.shape if isinstance(images, np.ndarray) else (len(images),):
-            tensor.tensor_shape.dim.add(size=extent)
-        if isinstance(images, np.ndarray):
-            tensor.tensor_content = images.tobytes()
-        else:
-            tensor.string_val.extend(images)
+        request.output_filter.append(binding.output)
         response = await self._call("Predict", request, pb.PredictResponse, timeout_s, headers)
         if binding.output not in response.outputs:
             names = sorted(response.outputs)[:8]
             raise InvalidResponse(f"the response has the outputs {names}; {binding.output!r} was expected")
         return Output(_values(response.outputs[binding.output]), _version(response.model_spec))
+
+
+def predict_message(spec: pb.ModelSpec, tensors: Sequence[Content]) -> pb.PredictRequest:
+    """Make a predict request."""
+    request = pb.PredictRequest(model_spec=spec)
+    for tensor in tensors:
+        sent = request.inputs[tensor.name]
+        sent.dtype = TYPES[tensor.datatype]
+        for extent in tensor.shape:
+            sent.tensor_shape.dim.add(size=extent)
+        if isinstance(tensor.values, np.ndarray):
+            sent.tensor_content = tensor.raw
+        else:
+            sent.string_val.extend(tensor.values)
+    return request
 
 
 def signature_metadata(signatures: pb.SignatureDefMap, name: str, version: str) -> ModelMetadata:

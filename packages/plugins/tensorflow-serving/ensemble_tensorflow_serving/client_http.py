@@ -6,7 +6,7 @@ Source: https://github.com/tensorflow/serving/blob/master/tensorflow/serving/g3d
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -18,7 +18,7 @@ from deployments.contract.payload import Images
 from ensemble_remote.client import InvalidResponse, Output, RequestRejected, ServerError
 from ensemble_remote.config import RemoteConfig
 from ensemble_remote.http_client import JSON, HttpClient, parse
-from ensemble_remote.tensors import BYTES, Binding, ModelMetadata, Tensor
+from ensemble_remote.tensors import BYTES, Binding, Content, ModelMetadata, Tensor
 from ensemble_tensorflow_serving import tensorflow_serving_pb2 as pb
 from ensemble_tensorflow_serving.client_grpc import signature_metadata
 
@@ -76,13 +76,8 @@ class TensorFlowHttp(HttpClient):
 
     async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
         """See `Client.infer`; the version is empty, because responses do not have it."""
-        rows: list[Any]
-        if isinstance(images, np.ndarray):
-            rows = images.tolist()
-        else:
-            rows = [{"b64": base64.b64encode(image).decode()} for image in images]
-        body = msgspec.json.encode({"signature_name": self._signature, "instances": rows})
-        _, content = await self._call(f"{self._path}:predict", timeout_s, body, {**JSON, **headers})
+        body, sent = predict_body([binding.content(images)], self._signature)
+        _, content = await self._call(f"{self._path}:predict", timeout_s, body, {**headers, **sent})
         predictions = parse(content, RESPONSE).predictions
         # A model of several outputs names them.
         if predictions and isinstance(predictions[0], dict):
@@ -94,3 +89,17 @@ class TensorFlowHttp(HttpClient):
             return Output(np.array(predictions, np.float64), "")
         except (ValueError, TypeError) as err:
             raise InvalidResponse("the predictions are no array of numbers") from err
+
+
+def predict_body(tensors: Sequence[Content], signature: str) -> tuple[bytes, dict[str, str]]:
+    """Encode the body of a predict request in the row format; return it with its headers."""
+    columns: dict[str, list[Any]] = {
+        each.name: each.values.tolist()
+        if isinstance(each.values, np.ndarray)
+        else [{"b64": base64.b64encode(image).decode()} for image in each.values]
+        for each in tensors
+    }
+    # A single input has no name there.
+    [*rows] = zip(*columns.values(), strict=True)
+    instances = [row[0] if len(columns) == 1 else dict(zip(columns, row, strict=True)) for row in rows]
+    return msgspec.json.encode({"signature_name": signature, "instances": instances}), JSON
