@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from lab.faults.fuzz import command as fuzz
+from lab.faults.fuzz.command import FUZZ
 from lab.faults.history.command import HISTORY
 from lab.faults.kills import KILLS
 from lab.faults.refusals import REFUSALS
 from lab.faults.scenarios import FAULTS
 
-CAMPAIGNS = {**{each.name: each.main for each in (REFUSALS, KILLS, HISTORY)}, "fuzz": fuzz.main}
+CAMPAIGNS = {each.name: each.main for each in (REFUSALS, KILLS, HISTORY, FUZZ)}
 
 
 def main() -> None:

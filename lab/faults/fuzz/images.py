@@ -1,4 +1,4 @@
-"""Images for the fuzzer: well formed ones to be damaged, and small files that ask for much."""
+"""Images for the fuzzers: well-formed ones to be damaged, and small files that ask for much."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import struct
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from math import isqrt
 from random import Random
@@ -16,10 +17,9 @@ from PIL import Image
 
 from deployments.transformer.decoding import BYTES_PER_PIXEL, USUAL_BYTES_PER_PIXEL
 from deployments.transformer.transformer import TransformerSettings
-from lab.faults.fuzz.inputs import CASES, mutated, stretched, truncated, zeros
+from lab.faults.fuzz.inputs import CASES, Make, mutated, stretched, truncated, zeros
 from scripts.shipped import shipped
 
-Make = Callable[[Random, int], bytes]
 # A JPEG of 49 megapixels is accepted: the limit is 50.
 ORIGINAL_EDGE = 7000
 SIZES = ((16, 16), (33, 47), (64, 64), (120, 80))
@@ -27,38 +27,28 @@ SIZES = ((16, 16), (33, 47), (64, 64), (120, 80))
 EDGES, SIDES = (299, 455), (1, 20_000, 65_500, 65_535, 2**31 - 1, 2**32 - 1)
 START_OF_SCAN, END_OF_IMAGE = b"\xff\xda", b"\xff\xd9"
 TEXT_BYTES = 64 * 1024 * 1024
+Options = dict[str, Any]
 
-# Each format: Pillow's name, the modes, and the options of saving, of which one is taken.
-FORMATS: dict[str, tuple[str, tuple[str, ...], tuple[dict[str, Any], ...]]] = {
-    "jpeg": ("JPEG", ("RGB", "L", "CMYK"), ({}, {"subsampling": 0}, {"quality": 10}, {"optimize": True})),
-    "progressive jpeg": ("JPEG", ("RGB", "L"), ({"progressive": True}, {"progressive": True, "subsampling": 0})),
-    "png": ("PNG", ("RGB", "L", "RGBA", "P", "1", "I;16", "LA"), ({}, {"optimize": True})),
-    "webp": ("WEBP", ("RGB", "RGBA"), ({}, {"lossless": True}, {"quality": 5})),
-    "bmp": ("BMP", ("RGB", "L", "P", "1", "RGBA"), ({},)),
-    "gif": ("GIF", ("P", "L"), ({}, {"interlace": 0})),
-    "tiff": (
-        "TIFF",
-        ("RGB", "L", "RGBA", "1", "I;16", "F", "CMYK"),
-        ({}, {"compression": "tiff_lzw"}, {"compression": "tiff_deflate"}, {"compression": "packbits"}),
-    ),
-    "ppm": ("PPM", ("RGB", "L", "1", "I;16"), ({},)),
-    "jpeg 2000": ("JPEG2000", ("RGB", "L", "RGBA"), ({}, {"irreversible": True}, {"tile_size": (16, 16)})),
-    "avif": ("AVIF", ("RGB", "RGBA"), ({"speed": 10}, {"speed": 10, "quality": 20})),
+
+# Each format: Pillow's name, and the options of saving, of which one is taken; by the first ones a large image of one
+# colour is a small file.
+FORMATS: dict[str, tuple[str, tuple[Options, ...]]] = {
+    "jpeg": ("JPEG", ({}, {"subsampling": 0}, {"quality": 10})),
+    "progressive jpeg": ("JPEG", ({"progressive": True}, {"progressive": True, "subsampling": 0})),
+    "png": ("PNG", ({},)),
+    "webp": ("WEBP", ({"lossless": True}, {}, {"quality": 5})),
+    "bmp": ("BMP", ({},)),
+    "gif": ("GIF", ({}, {"interlace": 0})),
+    "tiff": ("TIFF", tuple({"compression": each} for each in ("tiff_deflate", "tiff_lzw", "packbits", None))),
+    "ppm": ("PPM", ({},)),
+    "jpeg 2000": ("JPEG2000", ({}, {"irreversible": True}, {"tile_size": (16, 16)})),
+    "avif": ("AVIF", ({"speed": 10}, {"speed": 10, "quality": 20})),
 }
 ANIMATED = ("gif", "png", "webp", "tiff", "avif")
-# The mode and the options of saving that make a large image of one colour a small file.
-FLAT: dict[str, tuple[str, dict[str, Any]]] = {
-    "jpeg": ("RGB", {}),
-    "progressive jpeg": ("RGB", {"progressive": True}),
-    "png": ("RGB", {}),
-    "webp": ("RGB", {"lossless": True}),
-    "gif": ("P", {}),
-    "bmp": ("1", {}),
-    "ppm": ("1", {}),
-    "tiff": ("RGB", {"compression": "tiff_deflate"}),
-    "jpeg 2000": ("RGB", {}),
-    "avif": ("RGB", {"speed": 10}),
-}
+# Of these, a format has what Pillow saves in it.
+MODES = ("RGB", "L", "RGBA", "CMYK", "P", "1", "I;16", "LA")
+# Formats in which a large image is small only in black and white.
+BLACK_AND_WHITE = ("bmp", "ppm")
 
 
 def saved(image: Image.Image, pillow: str, **options: Any) -> bytes:
@@ -73,51 +63,50 @@ def drawn(rng: Random, mode: str = "RGB", size: tuple[int, int] | None = None) -
     seed = np.random.default_rng(rng.getrandbits(32))
     colours = Image.fromarray(seed.integers(0, 256, (4, 5, 3), np.uint8)).resize(size or rng.choice(SIZES))
     if mode == "I;16":
-        return Image.fromarray(np.asarray(colours.convert("L")).astype(np.uint16) * 257)
+        return Image.fromarray(np.asarray(colours.convert("L"), np.uint16) * 257)
     return colours.convert(mode)
 
 
 def _one(name: str, rng: Random, size: tuple[int, int] | None = None) -> bytes:
-    pillow, modes, options = FORMATS[name]
-    return saved(drawn(rng, rng.choice(modes), size), pillow, **rng.choice(options))
+    pillow, options = FORMATS[name]
+    for mode in rng.sample(MODES, len(MODES)):
+        with suppress(OSError, KeyError, ValueError):
+            return saved(drawn(rng, mode, size), pillow, **rng.choice(options))
+    raise ValueError(f"Pillow saves no mode as {name}")
 
 
 @cache
-def _one_of(name: str, number: int) -> bytes:
-    return _one(name, Random(f"{name} {number}"))
-
-
-def well_formed(name: str, rng: Random) -> bytes:
+def well_formed(name: str, number: int) -> bytes:
     """Return an image of a format, one of a dozen."""
-    return _one_of(name, rng.randrange(12))
+    return _one(name, Random(f"{name} {number % 12}"))
 
 
 @cache
 def animated(name: str, frames: int) -> bytes:
     """Return an animation; a format without animations has pages instead."""
     first, *more = (drawn(Random(number), "RGB").resize((24, 24)) for number in range(frames))
-    options = {"speed": 10} if name == "avif" else {}
-    return saved(first, FORMATS[name][0], save_all=True, append_images=more, **options)
+    pillow, (options, *_) = FORMATS[name]
+    return saved(first, pillow, save_all=True, append_images=more, **options)
 
 
 @cache
 def flat(name: str, edge: int) -> bytes:
     """Return a square image of one colour; its edge is in pixels."""
-    mode, options = FLAT[name]
-    return saved(Image.new("RGB", (edge, edge), (90, 120, 30)).convert(mode), FORMATS[name][0], **options)
+    pillow, (options, *_) = FORMATS[name]
+    return saved(Image.new("1" if name in BLACK_AND_WHITE else "RGB", (edge, edge)), pillow, **options)
 
 
 def largest(name: str) -> bytes:
     """Return the largest image of a format that a server with default settings decodes."""
     if name == "jpeg":
         return flat(name, ORIGINAL_EDGE)
-    pillow = FORMATS[name][0]
+    pillow, _ = FORMATS[name]
     # libjpeg keeps 3 bytes per pixel of an image with 4:2:0.
     weight = 3 if pillow == "JPEG" else BYTES_PER_PIXEL.get(pillow, USUAL_BYTES_PER_PIXEL)
     return flat(name, isqrt(TransformerSettings().max_decoding_bytes // weight))
 
 
-def _ways(side: int) -> list[bytes]:
+def _written(side: int) -> list[bytes]:
     """Write a side as formats do: in 4 or 2 bytes of either order, less one in 3 bytes (WebP), and in digits."""
     short, packed = min(side, 2**16 - 1), (min(side, 2**24) - 1).to_bytes(3, "little")
     numbers = (struct.pack(">I", side), struct.pack("<I", side), struct.pack(">H", short), struct.pack("<H", short))
@@ -128,12 +117,10 @@ def oversized(name: str, rng: Random) -> bytes:
     """Return an image of a format whose headers declare large sides."""
     data = _one(name, rng, EDGES)
     for edge in EDGES:
-        for old, new in zip(_ways(edge), _ways(rng.choice(SIDES)), strict=True):
+        for old, new in zip(_written(edge), _written(rng.choice(SIDES)), strict=True):
             data = data.replace(old, new)
-    if name == "png":
-        # The header's checksum is right.
-        data = data[:29] + struct.pack(">I", zlib.crc32(data[12:29])) + data[33:]
-    return data
+    # The checksum of a PNG's header is right.
+    return data[:29] + struct.pack(">I", zlib.crc32(data[12:29])) + data[33:] if name == "png" else data
 
 
 def chunk(name: bytes, content: bytes) -> bytes:
@@ -186,11 +173,11 @@ def photograph() -> bytes:
 
 def _mutated(name: str, rng: Random, size: int) -> bytes:
     moves = name in ANIMATED and rng.random() < 0.15
-    return mutated(animated(name, 5) if moves else well_formed(name, rng), rng)
+    return mutated(animated(name, 5) if moves else well_formed(name, rng.randrange(12)), rng)
 
 
 def _truncated(name: str, rng: Random, size: int) -> bytes:
-    return truncated(well_formed(name, rng), rng)
+    return truncated(well_formed(name, rng.randrange(12)), rng)
 
 
 def _padded(make: Callable[[Random], bytes], rng: Random, size: int) -> bytes:
@@ -203,18 +190,17 @@ def _long(name: str, rng: Random, size: int) -> bytes:
     return stretched(size, **CASES["long_images"][name]) + ending
 
 
-# What takes seconds to make, and megabytes to send.
-LARGE: dict[str, Make] = {
-    **{f"49 megapixels: {name}": partial(lambda name, rng, size: flat(name, ORIGINAL_EDGE), name) for name in FLAT},
-    **{
-        f"as large as may be: {name}": partial(_padded, partial(lambda name, rng: largest(name), name)) for name in FLAT
-    },
-}
+def _large(name: str, rng: Random) -> bytes:
+    return rng.choice((largest(name), flat(name, ORIGINAL_EDGE)))
+
+
 IMAGES: dict[str, Make] = {
     **{f"mutated images: {name}": partial(_mutated, name) for name in FORMATS},
     **{f"truncated images: {name}": partial(_truncated, name) for name in FORMATS},
     **{f"bombs: {name}": partial(_padded, make) for name, make in BOMBS.items()},
     **{f"parts: {name}": partial(_long, name) for name in CASES["long_images"]},
     "parts: random bytes": lambda rng, size: rng.choice((b"", b"\xff\xd8", b"BM", b"GIF89a")) + rng.randbytes(size),
-    "a photograph: small": lambda rng, size: photograph(),
+    "parts: none but a photograph": lambda rng, size: photograph(),
+    # These take seconds to make, and megabytes to send.
+    **{f"large images: {name}": partial(_padded, partial(_large, name)) for name in FORMATS},
 }

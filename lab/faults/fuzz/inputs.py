@@ -1,10 +1,11 @@
-"""An input of the fuzzer: what is sent, and the damage that makes one of something well formed."""
+"""An input of the fuzzers: the bytes that are sent, and damage to well-formed bytes."""
 
 from __future__ import annotations
 
 import re
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -17,6 +18,8 @@ from deployments.ingress.settings import MOST_ELEMENTS
 # `http` is all that is written to a connection; `grpc` a message as it is, without protobuf's checks; `http2` frames
 # that no gRPC library would write.
 Way = Literal["http", "grpc", "http2"]
+# From a size in bytes to an image or a message.
+Make = Callable[[Random, int], bytes]
 # The most bytes of a request: the server's limit, less what a head takes.
 MIB = 2**20
 MOST_BYTES = 32 * MIB - 2**16
@@ -45,7 +48,6 @@ class Input:
         packing: how a gRPC message is compressed.
         whole: whether the request is complete, so that an answer is due. The client ends an incomplete one by closing.
         documented: whether an error must have the documented JSON body.
-        due: statuses that are right here, though they would be failures elsewhere.
         pieces: the number of pieces that an HTTP request is sent in, a millisecond apart.
     """
 
@@ -58,18 +60,17 @@ class Input:
     packing: Literal["", "gzip", "deflate"] = ""
     whole: bool = True
     documented: bool = False
-    due: frozenset[str] = frozenset()
     pieces: int = 1
-
-    @property
-    def family(self) -> str:
-        """The first part of `what`."""
-        return self.what.partition(":")[0]
 
     @property
     def size(self) -> int:
         """Bytes on the wire, without the frames of HTTP/2."""
         return len(zlib.compress(self.content)) if self.packing else len(self.content)
+
+
+def family(what: str) -> str:
+    """Return the first part of an input's `what`."""
+    return what.partition(":")[0]
 
 
 def _read(value: Any) -> Any:
@@ -104,37 +105,29 @@ def stretched(
     return first + b"".join(units) + last + close * count
 
 
-def _number(rng: Random) -> bytes:
-    """Return an awkward number of two or four bytes, in either order."""
-    code = rng.choice(("<H", ">H", "<I", ">I"))
-    return struct.pack(code, rng.choice(AWKWARD) & (0xFFFF if code[1] == "H" else 0xFFFFFFFF))
-
-
-def _damaged_once(data: bytes, rng: Random) -> bytes:
-    """Return the bytes with one part removed, repeated, moved, filled, flipped, or replaced by an awkward number."""
-    place, elsewhere = rng.randrange(len(data)), rng.randrange(len(data))
-    size = rng.choice((1, rng.randrange(1, 65), rng.randrange(1, max(2, len(data) // 8))))
-    part, number = data[place : place + size], _number(rng)
-    made = rng.choice(("removed", "repeated", "moved", "filled", "inserted", "flipped", "number"))
-    if made == "number":
-        place = rng.randrange(max(1, min(len(data), rng.choice((HEADER_BYTES, len(data)))) - len(number) + 1))
-        part = data[place : place + len(number)]
-    replaced = {
-        "removed": b"",
-        "repeated": part * rng.choice((2, 3, 30)),
-        "moved": data[elsewhere : elsewhere + size],
-        "filled": rng.choice((b"\0", b"\xff")) * len(part),
-        "inserted": rng.randbytes(min(size, 64)) + part,
-        "flipped": bytes(byte ^ 1 << rng.randrange(8) for byte in part),
-        "number": number,
-    }
-    return data[:place] + replaced[made] + data[place + len(part) :]
-
-
 def mutated(data: bytes, rng: Random) -> bytes:
-    """Return the bytes with one to four kinds of damage."""
+    """Return the bytes with one to four parts removed, repeated, moved, filled, flipped, or made awkward numbers."""
     for _ in range(rng.choice((1, 1, 2, 4))):
-        data = _damaged_once(data, rng) if data else data
+        if data:
+            at, elsewhere = (
+                rng.randrange(rng.choice((min(len(data), HEADER_BYTES), len(data)))),
+                rng.randrange(len(data)),
+            )
+            size = rng.choice((1, 2, 4, rng.randrange(1, 65), rng.randrange(1, max(2, len(data) // 8))))
+            part, code = data[at : at + size], rng.choice(("<H", ">H", "<I", ">I"))
+            number = struct.pack(code, rng.choice(AWKWARD) & (0xFFFF if code[1] == "H" else 0xFFFFFFFF))
+            replaced, removed = rng.choice(
+                (
+                    (b"", size),
+                    (part * rng.choice((2, 3, 30)), size),
+                    (data[elsewhere : elsewhere + size], size),
+                    (rng.choice((b"\0", b"\xff")) * len(part), size),
+                    (rng.randbytes(min(size, 64)), 0),
+                    (bytes(byte ^ 1 << rng.randrange(8) for byte in part), size),
+                    (number, len(number)),
+                )
+            )
+            data = data[:at] + replaced + data[at + removed :]
     return data
 
 
@@ -148,7 +141,7 @@ def damaged(data: bytes, rng: Random) -> bytes:
     return rng.choice((mutated, truncated))(data, rng)
 
 
-def several(make: Any, rng: Random, size: int) -> list[bytes]:
+def several(make: Make, rng: Random, size: int) -> list[bytes]:
     """Return an image once, or as often as fits."""
     image = make(rng, min(size, MOST_IMAGE_BYTES))
     fits = max(1, min(size, MOST_IMAGE_BYTES) // (len(image) + 1))

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
+import numpy as np
 import psutil
 
 from deployments.ingress.protocol import EVERY
 from deployments.repository.repository import DEFAULT_ROOT
-from ensemble_models.results import Table
+from ensemble_capacity.load.generator import Generator
+from ensemble_capacity.load.load import Arrivals, Target
+from ensemble_capacity.load.protocols import Classify
+from ensemble_capacity.load.records import RIGHT, Records, latency_ms, ok, outcome
 from ensemble_serving.transports import Request, once
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
-from lab.benchmark.workloads import CIFAR_SIZE, Placement, Workload
+from lab.benchmark.workloads import CIFAR_SIZE, Workload
 from lab.faults.fuzz.inputs import Input
 from lab.faults.fuzz.sending import Sender
-from lab.faults.fuzz.watching import Bystander, Memory
+from lab.rows import Row, Rows
+from scripts.errors import ScriptError
 from scripts.keys import add
 from scripts.shipped import shipped
 
 HOST = "127.0.0.1"
+URL = f"http://{HOST}:{HTTP_PORT}"
 # What an input that is sent alone may cost: a bystander's wait, and memory per byte sent and besides.
 MOST_WAIT_S = 0.25
 WITH_KEY, WITHOUT_KEY = (8, 64e6), (2, 16e6)
@@ -38,72 +45,125 @@ AFTER_S, REST_S = 0.15, 5.0
 GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
 # The server's processes whose end is a failure; a decoding process is replaced after an image has ended it.
 VITAL = ("ray::", "haproxy", "raylet", "gcs_server")
-FAMILIES = (
-    "what is sent",
-    "inputs",
-    "answered",
-    "failures",
-    "slowest, s",
-    "bystander waits, s",
-    "CPU, s",
-    "memory, MB",
-    "share of the limit",
-    "number of the worst",
-)
+# The bystander's patience is longer than the server's own deadline.
+ASK_EVERY_S, PATIENCE_S, UNAVAILABLE = 0.05, 60.0, 503
+# How often memory is read, and new processes are looked for, such as one that decodes in another's place.
+READ_EVERY_S, LOOK_EVERY_S = 0.01, 0.5
+PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What became of an input, and what it cost the server; of several at once, all have the cost of all.
+class Bystander:
+    """A client that sends an image every 50 ms while it is entered; the first answer is taken as the right one."""
+
+    def __init__(self, url: str, image: bytes, key: str = "") -> None:
+        """Ask for the right label, again while the server refuses; raises ScriptError if it does for too long."""
+        request = Request("/classify", image, (("authorization", f"Bearer {key}"),) if key else ())
+        give_up = time.monotonic() + PATIENCE_S
+        while not (response := once(url, request, timeout_s=PATIENCE_S)).ok:
+            if time.monotonic() > give_up:
+                raise ScriptError(f"the bystander was answered {response.status}: {response.body[:200]!r}")
+            time.sleep(ASK_EVERY_S)
+        label = msgspec.json.decode(response.body)["label"]
+        target = Target(url, Classify(), (image,), (label,), key=key, timeout_s=PATIENCE_S)
+        self._generator = Generator(target, Arrivals(1 / ASK_EVERY_S, "constant"))
+
+    def __enter__(self) -> Self:
+        """Begin to ask."""
+        self._generator.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Stop asking."""
+        self._generator.__exit__(*error)
+
+    @property
+    def answers(self) -> int:
+        """The number of requests that are over."""
+        return self._generator.count
+
+    def report(self, since: float) -> tuple[float, str]:
+        """Return the longest wait in seconds, and a wrong answer if any, of the requests that ended after a time.
+
+        A refusal (503) is not wrong. Requests that are due by now are waited for.
+        """
+        until = time.perf_counter()
+        due = int((until - self._generator.began) / ASK_EVERY_S) - 1
+        while np.count_nonzero((found := self._generator.records())["due"] < until) < due and not self._generator.ended:
+            time.sleep(READ_EVERY_S)
+        return judged(found[found["done"] > since])
+
+
+def judged(found: Records) -> tuple[float, str]:
+    """Return the longest wait, seconds, and what was wrong with an answer; empty for nothing."""
+    wrong = found[~(ok(found) & (found["flags"] & RIGHT > 0)) & (found["status"] != UNAVAILABLE)]
+    longest_s = float(latency_ms(found).max()) / 1000 if len(found) else 0.0
+    return longest_s, f"{outcome(int(wrong[0]['status']))}, or another label" if len(wrong) else ""
+
+
+def private_bytes(pid: int) -> int:
+    """Return a process' resident memory but for what it may share; 0 if it is gone. This takes some microseconds."""
+    with suppress(OSError, ValueError), open(f"/proc/{pid}/statm", encoding="ascii") as file:
+        _, resident, shared, *_ = map(int, file.read().split())
+        return (resident - shared) * PAGE
+    return 0
+
+
+class Memory(threading.Thread):
+    """Reads the memory of a server's processes a hundred times per second while it is entered.
 
     Attributes:
-        number: of the input.
-        where: the route or gRPC method.
-        what: is hostile or large about it.
-        with_key: whether it showed a key.
-        size: bytes on the wire.
-        status: what it was answered.
-        seconds: until then.
-        failure: what the server did wrong; None for nothing.
-        alone: whether nothing else was sent meanwhile.
-        wait_s: the longest that the bystander waited.
-        cpu_s: of all of the server's processes, more than at rest.
-        memory: the growth of its peak, bytes.
+        peak: the most since `begin`, bytes.
     """
 
-    number: int
-    where: str
-    what: str
-    with_key: bool
-    size: int
-    status: str
-    seconds: float
-    failure: str | None = None
-    alone: bool = True
-    wait_s: float = 0.0
-    cpu_s: float = 0.0
-    memory: int = 0
+    def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
+        """Set what lists the server's processes."""
+        super().__init__(name="memory", daemon=True)
+        self._pids, self._over, self._known = pids, threading.Event(), list(pids())
+        self.peak = 0
 
-    @property
-    def excess(self) -> float:
-        """The cost as a share of its limit, in time or memory; above 1 it breaks the limit. Only that of one alone."""
-        per_byte, besides = WITH_KEY if self.with_key else WITHOUT_KEY
-        share = max(self.wait_s / MOST_WAIT_S, self.memory / (per_byte * self.size + besides))
-        return share if self.alone else 0.0
+    def begin(self) -> int:
+        """Return the memory now, from which on the peak counts, bytes."""
+        self.peak = now = sum(map(private_bytes, self._known))
+        return now
 
-    @property
-    def is_finding(self) -> bool:
-        """Whether a person must look at it."""
-        return self.failure is not None or self.excess > 1
+    def run(self) -> None:
+        """Read until the end."""
+        looked = time.monotonic()
+        while not self._over.wait(READ_EVERY_S):
+            if time.monotonic() - looked > LOOK_EVERY_S:
+                self._known, looked = list(self._pids()), time.monotonic()
+            self.peak = max(self.peak, sum(map(private_bytes, self._known)))
 
-    def record(self) -> dict[str, Any]:
-        """Return what JSON holds of it."""
-        return {**asdict(self), "share_of_limit": self.excess, "finding": self.is_finding}
+    def __enter__(self) -> Self:
+        """Begin to read."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the watch."""
+        self._over.set()
+        self.join()
+
+
+def share_of_limit(sent: Input, wait_s: float, memory: int) -> float:
+    """Return what an input cost as a share of its limit, in time or memory; above 1 it breaks the limit."""
+    per_byte, besides = WITH_KEY if sent.with_key else WITHOUT_KEY
+    return max(wait_s / MOST_WAIT_S, memory / (per_byte * sent.size + besides))
+
+
+def badness(row: Row) -> tuple[bool, float]:
+    """Return what orders rows of `Runner`, the worst last."""
+    return row["failure"] is not None, row["share_of_limit"]
 
 
 @dataclass
 class Runner:
     """Sends inputs to a server that a bystander uses.
+
+    A row is what became of an input: its `number`, `where`, `what`, `with_key` and `size`, and the `status`, `seconds`
+    and `failure` of `Outcome`. All inputs that were sent at once have one `wait_s`, the bystander's longest wait, one
+    `cpu_s`, the CPU time of the server's processes above the time at rest, and one `memory`, the growth of its peak in
+    bytes. A `finding` failed, or was sent alone and broke its limit.
 
     Attributes:
         sender: sends the inputs.
@@ -121,55 +181,47 @@ class Runner:
 
     def look_at_rest(self) -> None:
         """Measure what the server uses without inputs."""
-        assert self.server is not None
-        self._vital = vital(self.server)
-        used, began = self.server.cpu_s(), time.perf_counter()
+        self._lost()
+        used, began = self._used(), time.perf_counter()
         time.sleep(REST_S)
-        self._rest = (self.server.cpu_s() - used) / (time.perf_counter() - began)
+        self._rest = (self._used() - used) / (time.perf_counter() - began)
 
-    def cost(self, number: int, sent: Input) -> Cost:
-        """Send an input alone; of what breaks a limit, return the least cost of some attempts."""
+    def alone(self, number: int, sent: Input) -> Row:
+        """Send an input alone; of what breaks a limit, return the least row of some attempts."""
         [found] = self.volley({number: sent})
         for _ in range(ATTEMPTS - 1):
-            if not found.is_finding:
-                break
-            [again] = self.volley({number: sent})
-            found = min(found, again, key=lambda cost: (cost.failure is not None, cost.excess))
+            if found["finding"]:
+                found = min(found, *self.volley({number: sent}), key=badness)
         return found
 
-    def volley(self, inputs: Mapping[int, Input]) -> list[Cost]:
+    def volley(self, inputs: Mapping[int, Input]) -> Rows:
         """Send inputs at the same time, by their numbers, and wait for all answers."""
         return asyncio.run(self._volley(inputs))
 
-    async def _volley(self, inputs: Mapping[int, Input]) -> list[Cost]:
+    async def _volley(self, inputs: Mapping[int, Input]) -> Rows:
         before, used, began = self.memory.begin() if self.memory else 0, self._used(), time.perf_counter()
         outcomes = await asyncio.gather(*map(self.sender.send, inputs.values()))
         await asyncio.sleep(AFTER_S)
         wait_s, wrong = await asyncio.to_thread(self.bystander.report, began)
-        shared: dict[str, Any] = {
-            "alone": len(inputs) == 1,
-            "wait_s": wait_s,
-            "cpu_s": max(0.0, self._used() - used - self._rest * (time.perf_counter() - began)),
-            "memory": max(0, self.memory.peak - before) if self.memory else 0,
-        }
-        costs = [
-            Cost(number, sent.where, sent.what, sent.with_key, sent.size, *astuple(outcome), **shared)
-            for (number, sent), outcome in zip(inputs.items(), outcomes, strict=True)
-        ]
+        cpu_s = max(0.0, self._used() - used - self._rest * (time.perf_counter() - began))
+        memory = max(0, self.memory.peak - before) if self.memory else 0
+        rows: Rows = []
+        for (number, sent), answer in zip(inputs.items(), outcomes, strict=True):
+            row = {"number": number, "where": sent.where, "what": sent.what, "with_key": sent.with_key}
+            share = share_of_limit(sent, wait_s, memory) if len(inputs) == 1 else 0.0
+            costs = {"wait_s": wait_s, "cpu_s": cpu_s, "memory": memory, "share_of_limit": share}
+            rows.append({**row, "size": sent.size, **answer._asdict(), **costs})
         if failure := self._lost() or (wrong and f"the bystander was answered {wrong}"):
-            costs[-1] = replace(costs[-1], failure=failure)
-        return costs
+            rows[-1]["failure"] = failure
+        return [{**row, "finding": badness(row) > (False, 1)} for row in rows]
 
     def _used(self) -> float:
         return self.server.cpu_s() if self.server else 0.0
 
     def _lost(self) -> str:
         """Return which processes have ended that must not."""
-        if self.server is None:
-            return ""
-        now = vital(self.server)
-        lost = [name for pid, name in self._vital.items() if pid not in now]
-        self._vital = now
+        before, self._vital = self._vital, vital(self.server) if self.server else {}
+        lost = [name for pid, name in before.items() if pid not in self._vital]
         return f"processes ended: {', '.join(lost)}" if lost else ""
 
 
@@ -184,18 +236,16 @@ def vital(server: Running) -> dict[int, str]:
     return found
 
 
-def document(url: str) -> dict[str, Any]:
+def document(url: str) -> Any:
     """Return the OpenAPI document that a server publishes."""
-    found: dict[str, Any] = msgspec.json.decode(once(url, Request("/openapi.json", method="GET")).body)
-    return found
+    return msgspec.json.decode(once(url, Request("/openapi.json", method="GET")).body)
 
 
 @contextmanager
-def fuzzed(placement: Placement, folder: Path) -> Iterator[tuple[Runner, str]]:
+def fuzzed(folder: Path) -> Iterator[tuple[Runner, str]]:
     """Start a server with every protocol and with keys, and give its runner and a key that may load members.
 
     Args:
-        placement: of every node.
         folder: for the file of keys.
 
     Raises:
@@ -218,40 +268,10 @@ def fuzzed(placement: Placement, folder: Path) -> Iterator[tuple[Runner, str]]:
 
     load = Workload("embedded", DEFAULT_ROOT, 2, CIFAR_SIZE, (photograph,), None)
     with (
-        running(OURS[placement], load, edit, GIVES_BACK) as server,
-        Bystander(f"http://{HOST}:{HTTP_PORT}", photograph.read_bytes(), other) as bystander,
+        running(OURS["separate"], load, edit, GIVES_BACK) as server,
+        Bystander(URL, photograph.read_bytes(), other) as bystander,
+        Memory(lambda: [process.pid for process in server.processes()]) as memory,
     ):
-        memory = Memory(lambda: [process.pid for process in server.processes()])
-        memory.start()
         runner = Runner(Sender(HOST, HTTP_PORT, GRPC_PORT), bystander, server, memory)
         runner.look_at_rest()
-        try:
-            yield runner, key
-        finally:
-            memory.stop()
-
-
-def families(costs: Sequence[Cost]) -> Table:
-    """Return a line for each family of inputs: how often each status was seen, and the worst of each measure."""
-    groups: dict[str, list[Cost]] = defaultdict(list)
-    for cost in sorted(costs, key=lambda cost: cost.what):
-        groups[cost.what.partition(":")[0]].append(cost)
-    rows = []
-    for family, group in groups.items():
-        statuses = Counter(cost.status for cost in group).most_common()
-        worst = max(group, key=lambda cost: (cost.failure is not None, cost.excess))
-        rows.append(
-            [
-                family,
-                f"{len(group):,}",
-                ", ".join(f"{status} ({count:,})" for status, count in statuses),
-                f"{sum(cost.failure is not None for cost in group):,}",
-                f"{max(cost.seconds for cost in group):.1f}",
-                f"{max(cost.wait_s for cost in group):.2f}",
-                f"{max(cost.cpu_s for cost in group):.2f}",
-                f"{max(cost.memory for cost in group) / 1e6:,.0f}",
-                f"{worst.excess:.2f}",
-                str(worst.number),
-            ]
-        )
-    return Table(FAMILIES, rows, words=(0, 2))
+        yield runner, key

@@ -6,10 +6,8 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -19,7 +17,6 @@ from lab.faults.fuzz.inputs import Input
 DEADLINE_S, GRACE_S = 30.0, 5.0
 MOST_READ = 4 * 1024 * 1024
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
-LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 RETRY_AFTER = re.compile(rb"\r\nretry-after: *\d", re.IGNORECASE)
 # Statuses by which the server says that itself failed, and not the caller.
 GRPC_FAULTS = frozenset({"UNKNOWN", "INTERNAL", "DATA_LOSS", "ABORTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
@@ -37,15 +34,8 @@ PACKINGS = {"": None, "gzip": grpc.Compression.Gzip, "deflate": grpc.Compression
 PAUSE_S = 0.001
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of an input.
-
-    Attributes:
-        status: the status, or how the connection ended.
-        seconds: how long it took.
-        failure: what the server did wrong; None for nothing.
-    """
+class Outcome(NamedTuple):
+    """What became of an input: the status or how its connection ended, the time, and what the server did wrong."""
 
     status: str
     seconds: float
@@ -68,10 +58,12 @@ class Sender:
                 status, failure = await way(sent)
         except TimeoutError:
             status, failure = "hangs", f"no answer in {DEADLINE_S + GRACE_S:.0f} s"
-        return Outcome(status, time.monotonic() - began, None if status in sent.due else failure)
+        except ConnectionRefusedError:
+            status, failure = "refused", "the connection was refused"
+        return Outcome(status, time.monotonic() - began, failure)
 
     async def _by_grpc(self, sent: Input) -> tuple[str, str | None]:
-        async with grpc.aio.insecure_channel(f"{self._grpc[0]}:{self._grpc[1]}", options=CHANNEL) as channel:
+        async with grpc.aio.insecure_channel("{}:{}".format(*self._grpc), options=CHANNEL) as channel:
             call: Any = channel.unary_unary(sent.where)
             timeout, compression = DEADLINE_S + GRACE_S, PACKINGS[sent.packing]
             try:
@@ -84,15 +76,10 @@ class Sender:
             return "OK", None
 
     async def _by_http2(self, sent: Input) -> tuple[str, str | None]:
-        answer = await exchange(self._grpc, sent, lambda got: False)
-        if answer is None:
-            return "refused", "the connection was refused"
-        return ("frames" if len(answer) > 9 else "closed"), None
+        return ("frames" if len(await exchange(self._grpc, sent)) > 9 else "closed"), None
 
     async def _by_http(self, sent: Input) -> tuple[str, str | None]:
-        answer = await exchange(self._http, sent, is_whole)
-        if answer is None:
-            return "refused", "the connection was refused"
+        answer = await exchange(self._http, sent)
         found = STATUS.match(answer)
         if found is None:
             return "closed", "the connection was closed without an answer" if sent.whole else None
@@ -104,20 +91,15 @@ class Sender:
         return str(status), None
 
 
-async def exchange(where: tuple[str, int], sent: Input, is_enough: Callable[[bytes], bool]) -> bytes | None:
-    """Send bytes on a connection of their own, and return what comes back; None if the server takes no connection."""
-    try:
-        reader, writer = await asyncio.open_connection(*where)
-    except OSError:
-        return None
+async def exchange(where: tuple[str, int], sent: Input) -> bytes:
+    """Send bytes on a connection of their own, and return what comes until the server closes it."""
+    reader, writer = await asyncio.open_connection(*where)
     got = bytearray()
     sending = asyncio.ensure_future(_write(writer, sent))
     try:
-        with suppress(OSError):
+        with suppress(ConnectionError):
             while len(got) < MOST_READ and (more := await reader.read(65536)):
                 got += more
-                if is_enough(bytes(got)):
-                    break
     finally:
         sending.cancel()
         writer.close()
@@ -137,18 +119,6 @@ async def _write(writer: asyncio.StreamWriter, sent: Input) -> None:
         if not sent.whole:
             # The server need not wait for the rest.
             writer.write_eof()
-
-
-def is_whole(got: bytes) -> bool:
-    """Tell whether a whole answer of HTTP/1.1 is among these bytes."""
-    head, end, body = got.partition(b"\r\n\r\n")
-    if not end:
-        return False
-    if head[9:10] == b"1" and head[9:12] != b"101":
-        return is_whole(body)
-    if (length := LENGTH.search(head)) is not None:
-        return len(body) >= int(length[1])
-    return body.endswith(b"0\r\n\r\n") if b"chunked" in head.lower() else False
 
 
 def is_typed(answer: bytes) -> bool:

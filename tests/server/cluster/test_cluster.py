@@ -1,4 +1,4 @@
-"""A cluster of three machines: what clients on a fourth see. A test has the third machine join if no test before it has."""
+"""A cluster of up to three machines: what clients on a fourth see. Each test has the machines join that it needs."""
 
 import time
 from collections import Counter

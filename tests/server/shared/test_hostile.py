@@ -4,9 +4,8 @@ import httpx
 import pytest
 
 from lab.faults.fuzz.command import Corpus
-from lab.faults.fuzz.runner import Runner, document
+from lab.faults.fuzz.runner import Bystander, Runner, document
 from lab.faults.fuzz.sending import Sender
-from lab.faults.fuzz.watching import Bystander
 from tests import pictures
 
 SEED, INPUTS, AT_ONCE, LARGEST = 20, 256, 16, 2**16
@@ -24,15 +23,16 @@ def runner(server):
 
 
 @pytest.fixture(scope="module")
-def costs(server, runner):
+def rows(server, runner):
     corpus = Corpus(document(server.url), SEED, largest=LARGEST)
     volleys = [range(first, first + AT_ONCE) for first in range(0, INPUTS, AT_ONCE)]
-    return [cost for volley in volleys for cost in runner.volley({number: corpus.made(number) for number in volley})]
+    return [row for volley in volleys for row in runner.volley({number: corpus.made(number) for number in volley})]
 
 
-def test_hostile_input_is_refused_and_others_are_answered(runner, costs, request):
+def test_hostile_input_is_refused_and_others_are_answered(runner, rows, request):
     _, _, front = request.node.callspec.params["server"]
     others = OTHERS + BY_SERVE if front == "serve" else OTHERS
-    assert len(costs) == INPUTS
+    assert len(rows) == INPUTS
     assert runner.bystander.answers > INPUTS // AT_ONCE
-    assert [f"{cost.what}: {cost.failure}" for cost in costs if cost.failure and not cost.what.startswith(others)] == []
+    failed = [row for row in rows if row["failure"] and not row["what"].startswith(others)]
+    assert [f"{row['what']}: {row['failure']}" for row in failed] == []
