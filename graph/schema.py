@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PlainValidator, ValidationError, field_validator, model_validator
@@ -61,12 +62,16 @@ class EnsembleConfig(Schema):
         description="what receives requests: `direct`, HAProxy and the ingress itself, or `serve`, Serve's proxy",
     )
 
+    @classmethod
+    def known(cls) -> Collection[str]:
+        """Return the names of fields and of features."""
+        return {*cls.model_fields, *names(FEATURES), *elsewhere(FEATURES)}
+
     @model_validator(mode="before")
     @classmethod
     def _sections_are_features(cls, given: Any) -> Any:
         """Move the sections of features that other packages bring into `features`."""
-        brought = {*names(FEATURES), *elsewhere(FEATURES)} - cls.model_fields.keys()
-        if not isinstance(given, dict) or not (found := brought & given.keys()):
+        if not isinstance(given, dict) or not (found := {*cls.known()} & given.keys() - cls.model_fields.keys()):
             return given
         features = given.get("features") or {}
         if twice := sorted(found & features.keys()):

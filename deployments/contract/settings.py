@@ -40,9 +40,14 @@ class Schema(BaseModel):
     def _names_are_fields(cls, given: Any) -> Any:
         unknown = [str(name) for name in given if name not in cls.model_fields] if isinstance(given, dict) else []
         if unknown:
-            named = (f"unknown field {name!r}{did_you_mean(name, cls.model_fields)}" for name in unknown)
+            named = (f"unknown field {name!r}{did_you_mean(name, cls.known())}" for name in unknown)
             raise ValueError("; ".join(named))
         return given
+
+    @classmethod
+    def known(cls) -> Collection[str]:
+        """Return the names of fields that an unknown field may be meant for."""
+        return cls.model_fields
 
     @classmethod
     def part_of(cls, config: Schema) -> Self:

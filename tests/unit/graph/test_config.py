@@ -39,6 +39,7 @@ CONFIGS = [ROOT / "serve_config.yaml", *(f for f in (ROOT / "configs").glob("*.y
         ({"members": MEMBERS, "labeler": {"top_k": "many"}}, "labeler.top_k"),
         ({"members": MEMBERS, "transformer": {"crop_ratio": 1.5}}, "transformer.crop_ratio"),
         ({"members": MEMBERS, "placement": "inline"}, "placement"),
+        ({"members": MEMBERS, "feedbak": {}}, "unknown field 'feedbak'; did you mean 'feedback'?"),
         ({"members": [{"name": "a", "canary": {"version": 2}}]}, "members.0.canary.share"),
         ({"members": [{"name": "a", "canary": {"share": 0.1}}]}, "members.0.canary.version"),
         ({"members": [{"name": "a", "canary": {"version": 2, "share": 1.1}}]}, "members.0.canary.share"),
@@ -157,20 +158,6 @@ def test_a_cache_tells_what_is_wrong_with_it():
         parse({**TWO, "cache": {"redis": "http://user:secret@localhost"}})
     with pytest.raises(ConfigurationError, match=r"cache\.max_bytes"):
         parse({**TWO, "cache": {"max_bytes": "much"}})
-
-
-def test_a_shadow_is_compared_with_the_member_of_its_model_or_the_one_that_is_named():
-    members = [{"name": "a", "model": "m"}, {"name": "b"}, {**SHADOW, "model": "m"}]
-    config = parse({"members": members})
-    assert ([m.name for m in config.voters], list(config.shadows), config.weights) == (
-        ["a", "b"],
-        ["s"],
-        {"a": 1, "b": 1},
-    )
-    assert config.replaced(config.shadows["s"]) == "a"
-    named = parse({"members": [*members[:2], {**SHADOW, "replaces": "b"}]})
-    assert named.replaced(named.shadows["s"]) == "b"
-    assert parse({"members": [*MEMBERS, SHADOW]}).replaced(named.members[1].model_copy(update={"model": "x"})) == ""
 
 
 def test_a_remote_member_may_have_a_canary_of_a_version_as_its_server_has_it():

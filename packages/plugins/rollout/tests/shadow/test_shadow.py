@@ -10,8 +10,9 @@ from deployments.contract.item import Item
 from deployments.contract.rollout import ShadowSettings
 from ensemble_rollout.copies import Followed, PixelTap
 from ensemble_rollout.record import Record, Trials
-from ensemble_rollout.shadow.feature import counters
+from ensemble_rollout.shadow.feature import counters, replaced
 from ensemble_rollout.shadow.flow import Pairs, Shadow
+from graph.config import parse
 from graph.pipeline.member_client import Member
 from tests.batches import batch
 
@@ -154,3 +155,21 @@ async def test_a_tap_keeps_the_pixels_of_those_that_are_wanted_and_gives_all_on(
     number = Followed.number_of(wanted)
     assert (tap.take(number).payload, other.take(number).payload) == ({"small": [8]}, {"large": [2]})
     assert [tap.take(Followed.number_of(each)) for each in (failed, wanted, gone)] == [None] * 3
+
+
+SHADOW = {"name": "s", "role": "shadow", "share": 0.1}
+
+
+def test_a_shadow_is_compared_with_the_member_of_its_model_or_the_one_that_is_named():
+    members = [{"name": "a", "model": "m"}, {"name": "b"}, {**SHADOW, "model": "m"}]
+    config = parse({"members": members})
+    assert ([m.name for m in config.voters], list(config.shadows), config.weights) == (
+        ["a", "b"],
+        ["s"],
+        {"a": 1, "b": 1},
+    )
+    assert replaced(config.shadows["s"], config) == "a"
+    named = parse({"members": [*members[:2], {**SHADOW, "replaces": "b"}]})
+    assert replaced(named.shadows["s"], named) == "b"
+    other = named.members[1].model_copy(update={"model": "x"})
+    assert replaced(other, parse({"members": [{"name": "a"}, {"name": "b"}, SHADOW]})) == ""
