@@ -6,7 +6,7 @@ COMMANDS = {
     },
     "Laboratory": {
         "benchmark": ("lab.benchmark.__main__", "Compares this application with other servers."),
-        "limit": ("lab.benchmark.limit", "Measures what the models allow, unserved."),
+        "limit": ("lab.benchmark.limit", "Measures the highest rate of the models, unserved."),
         "experiments": ("lab.experiments.__main__", "Repeats an experiment of docs/experiments."),
         "faults": ("lab.faults.__main__", "Injects faults into running servers under load."),
         "pictures": ("lab.pictures", "Draws the pictures of the documentation."),

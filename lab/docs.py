@@ -33,8 +33,9 @@ from scripts.shipped import CHECKOUT
 
 CONFIG = CHECKOUT / "zensical.toml"
 PAGES = ("*.md", "docs/**/*.md")
-# The texts of the code that are read: its own, and of no test.
-CODE = ("deployments", "graph", "scripts", "packages")
+# The texts of the code that are read, and folders whose texts are not: tests, builds, and two parts of the laboratory.
+CODE = ("deployments", "graph", "scripts", "packages", "lab")
+UNREAD = {"tests", "build", "training", "fuzz"}
 # The map of the pages that language models look for; its links are checked, and it is at the site's root.
 MAP = CHECKOUT / "llms.txt"
 # Links of Markdown to files of the repository, without their anchors.
@@ -169,9 +170,7 @@ def code() -> Iterator[Path]:
     """Find the modules whose docstrings and errors are checked."""
     for folder in CODE:
         modules = (CHECKOUT / folder).rglob("*.py")
-        yield from (
-            module for module in sorted(modules) if not {"tests", "build"} & set(module.parts[len(CHECKOUT.parts) :])
-        )
+        yield from (module for module in sorted(modules) if not UNREAD & set(module.parts[len(CHECKOUT.parts) :]))
 
 
 def build(folder: Path) -> Path:

@@ -32,7 +32,7 @@ SYSTEMS = {
     ("ours", "colocated"): "this application, one process",
     ("ours", "separate"): "this application, a process per node",
     ("triton", None): "Triton's ensemble, a process per node",
-    ("triton-callable", None): "Triton, one callable",
+    ("triton-callable", None): "Triton, one Python model for all steps",
     ("mlserver", None): "MLServer",
     ("fastapi", None): "FastAPI",
     ("litserve", None): "LitServe",
@@ -78,7 +78,7 @@ class Chart:
     The best bar of a group is first, but bars whose labels are numbers stay in the order of that quantity.
 
     Attributes:
-        title: what is compared, with the unit.
+        title: the compared quantity, with the unit.
         note: the machine, the size of images and the date.
         groups: bars under a heading, which may be empty.
         ascending: whether less is better.
@@ -132,7 +132,7 @@ def _draw_bar(axes: Any, row: int, bar: Bar, most: float) -> None:
 
 def _figure(width: float, height: float, title: str, note: str) -> tuple[Figure, Any]:
     """Return a figure whose axes have a size in inches, and these axes, below the title."""
-    titles, notes = textwrap.wrap(title, TITLE), textwrap.wrap(note, NOTES)
+    titles, notes = textwrap.wrap(title, TITLE), textwrap.wrap(note.replace("`", ""), NOTES)
     below_title = 0.4 + TITLE_LINE * (len(titles) - 1)
     head = HEAD - 0.4 + below_title + NOTE_LINE * max(len(notes) - 1, 0)
     height += head

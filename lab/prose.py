@@ -1,6 +1,6 @@
 """Finds sentences that a stranger can't read at once: of the pages, the generated reference and the docstrings.
 
-A sentence has at most 35 words, and names things: no "that of", "those of", "what ... is". The reference holds each
+A sentence has at most 35 words, and a noun for each thing: `UNCLEAR` has the words to avoid. The reference holds each
 `--help` text and each field's text, so these are read there.
 """
 

@@ -39,7 +39,7 @@ class Reported:
     Attributes:
         document: that reports it.
         place: its table, figure or section there.
-        subject: what was measured; unique within an experiment.
+        subject: the measured quantity; unique within an experiment.
         value: the figure; None for a finding in words, which `unit` has.
         unit: of the value.
         near: a term of the text that stands within a few words of the figure; the model if it is empty.

@@ -24,7 +24,7 @@ COUNTS = ("requests", "failed")
 
 @dataclass(frozen=True)
 class Part:
-    """What is measured, stored and resumed as a whole: mostly a server.
+    """A unit of measuring, storing and resuming: mostly a server.
 
     Attributes:
         name: of the part, unique within the experiment.

@@ -1,1 +1,1 @@
-"""Compares this application with what its models allow and with other servers: `ensemble benchmark`."""
+"""Compares this application with its unserved models and with other servers: `ensemble benchmark`."""

@@ -1,4 +1,4 @@
-"""Compares this application with what its models allow and with other servers, side by side in one run.
+"""Compares this application with its unserved models and with other servers, side by side in one run.
 
     ensemble benchmark --workload embedded --systems limit ours fastapi --json rows.json
 
@@ -57,10 +57,10 @@ COLUMNS = (
 
 
 class Limit:
-    """What the models allow; unless settings are given, the first measurement finds those that the others keep."""
+    """The limit of the models; without settings, the first measurement finds the settings of all others."""
 
     def __init__(self, load: Workload, clients: Sequence[int], seconds: float, settings: Sequence[str] = ()) -> None:
-        """Set what is measured, with a setting for each number of clients as `ensemble limit` prints them."""
+        """Create a limit of a workload, with a setting per number of clients as `ensemble limit` prints them."""
         self._command = [sys.executable, "-P", "-m", "lab.benchmark.limit", *map(str, load.models)]
         self._command += [
             "--images",
@@ -106,7 +106,7 @@ def run(
     rounds: int,
     with_tail: bool = False,
 ) -> Iterator[Rows]:
-    """Measure, round by round: after each system, the medians of what there is so far.
+    """Measure, round by round: after each system, the medians of all rounds so far.
 
     Raises:
         ScriptError: a system did not start, or a request failed.
@@ -167,7 +167,7 @@ def _rows(samples: Rows) -> Rows:
 
 
 def _key(load: Workload, system: System | None, protocol: str | None, clients: int) -> Row:
-    """Name what a row is about; without a system it is the limit."""
+    """Return the columns that identify a row; without a system the row is the limit's."""
     name, placement = (system.name, system.placement) if system else ("limit", None)
     return {
         "workload": load.name,
@@ -200,13 +200,13 @@ def main() -> None:
         "--systems", nargs="+", metavar="NAME", help="default: limit, ours and the peers that can serve the workload"
     )
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--seconds", type=float, default=3, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=3, help="seconds of each measurement")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--tail", action="store_true", help="also search the rate within the tail; 1 to 3 minutes each")
     parser.add_argument(
-        "--stops", type=fraction, nargs="+", metavar="SHARE", help="of the photographs, at each early stage"
+        "--stops", type=fraction, nargs="+", metavar="SHARE", help="shares of photographs that exit early"
     )
-    parser.add_argument("--repeats", type=fraction, metavar="SHARE", help="of the requests, whose image came before")
+    parser.add_argument("--repeats", type=fraction, metavar="SHARE", help="share of requests that repeat an image")
     add_files(parser, "json", "markdown")
     args = parser.parse_args()
     if min(args.rounds, args.seconds, *args.clients) <= 0:

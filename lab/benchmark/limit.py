@@ -1,4 +1,4 @@
-"""What the models allow: decoding and all members through OpenVINO's asynchronous requests, in one process, unserved.
+"""The highest rate of the models: decoding and all members by OpenVINO's asynchronous requests in one process.
 
     ensemble limit models/resnet/2/model.xml models/densenet/2/model.xml --images photographs/*.jpg
 
@@ -45,7 +45,7 @@ class Setting:
 
     @property
     def compiled(self) -> tuple[int, int]:
-        """What a model is compiled with."""
+        """The options that compile a model: threads and streams."""
         return self.threads, self.streams
 
 
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--warm-up", type=float, default=0.5)
     parser.add_argument("--precision", help="INFERENCE_PRECISION_HINT")
-    parser.add_argument("--setting", nargs="+", metavar="THREADS:STREAMS:BATCH", help="one for each of --clients")
+    parser.add_argument("--setting", nargs="+", metavar="THREADS:STREAMS:BATCH", help="a setting for each of --clients")
     args = parser.parse_args()
     cv2.setNumThreads(1)
     # The first tensor made of an array sets up OpenVINO's NumPy binding; two threads at it at once freeze for ever.

@@ -1,4 +1,4 @@
-"""What the head of a peer's file declares (PEP 723): its dependencies, and what a request for it is like."""
+"""The head of a peer's file (PEP 723): the peer's dependencies, and the form of its requests."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class System:
     Attributes:
         name: `ours` or a file of `lab/benchmark/peers`.
         placement: of our nodes; None for a peer.
-        protocols: what it is asked by.
+        protocols: of the requests.
         form: of a request over HTTP.
         grpc_form: of a request over gRPC.
         file: our configuration, where it is not the placement's usual one; or a peer's program.

@@ -56,7 +56,7 @@ class Workload:
         version: of every member.
         size: height and width that the first member takes, pixels.
         images: encoded photographs.
-        precision: OpenVINO's inference precision of what is not int8; None for its own choice.
+        precision: OpenVINO's inference precision of float layers; None for its own choice.
         stops: the shares of the photographs that a cascade's early stages answer; None for the shipped thresholds.
         repeats: the share of the requests whose image came before; None to send the same few images in turn.
         members: the models' names.
@@ -141,8 +141,8 @@ def thresholds(
     Args:
         models: in the order in which the cascade asks them.
         weights: theirs, by name; 0 for one that is only a gate.
-        photographs: what is asked.
-        shares: of all photographs, those that stop at each stage but the last.
+        photographs: the images of the requests.
+        shares: shares of all photographs that stop at each stage but the last.
 
     Raises:
         ScriptError: there are not as many shares as stages, or the photographs are too alike to be told apart.
@@ -242,7 +242,7 @@ def square(image: Any, edge: int) -> Any:
 
 
 def trivial(root: Path, size: tuple[int, int]) -> Path:
-    """Make two models in a folder that answer the same to every image: what is left is the cost of serving.
+    """Make two models in a folder with one answer for every image, so that only serving costs.
 
     The models take images of this height and width in pixels. The folder is returned.
     """

@@ -1,8 +1,8 @@
-"""Makes an experiment of docs/experiments here: what five documents reported, beside what this machine does.
+"""Repeats an experiment of docs/experiments: figures that five documents reported, beside this machine's figures.
 
     ensemble experiments list                  # how long each takes, and when and at which commit it was measured
-    ensemble experiments batches               # one of them; writes its result, tables and picture in docs/experiments
-    ensemble experiments all --seconds 2       # all of these that this commit has not been measured by on this machine
+    ensemble experiments batches               # one; writes its result, tables and picture in docs/experiments
+    ensemble experiments all --seconds 2       # every experiment that this commit has not measured on this machine
     ensemble experiments pages                 # writes tables and pictures anew from the stored results
 
 An interrupted run resumes where it stopped. Each run prints first how long it will take. A missing package or document
@@ -47,7 +47,7 @@ def check(chosen: Sequence[Experiment]) -> None:
 
 
 def draw(experiments: Sequence[Experiment]) -> None:
-    """Write the pages and pictures of those that have a result, and name the others at the end."""
+    """Write page and picture of each experiment with a result, and name the experiments without one."""
     lacking = [each.name for each in experiments if each.stored() is None]
     for each in experiments:
         if each.name not in lacking:
@@ -77,7 +77,7 @@ def main() -> None:
     """Make the experiment that is named."""
     parser = described(__doc__)
     parser.add_argument("experiment", choices=sorted([*EXPERIMENTS, "all", "list", "pages"]))
-    parser.add_argument("--seconds", type=number(0), help="of each load; default: as long as its page says")
+    parser.add_argument("--seconds", type=number(0), help="seconds of each load; default: the experiment's")
     parser.add_argument("--again", action="store_true", help="repeat what this commit measured on this machine")
     args = parser.parse_args()
     short = [each for each in EXPERIMENTS.values() if not each.takes_hours]

@@ -1,7 +1,7 @@
 """Scales to a p99 of 50 ms on three traces of load: late requests and replica-seconds, by policy.
 
 The member sleeps for 20 ms per image instead of computing, one image after the other, so that a replica adds capacity
-on a machine of few cores. Everything is in the ingress' process, which is what is scaled. The policies are this
+on a machine of few cores. The ingress' process has every node, and is scaled. The policies are this
 project's, Serve's default as it ships, Serve's with the delays that this project's has, and a fixed count sized for the
 peak. A request is late if it takes more than 50 ms from when it was due, or fails.
 """

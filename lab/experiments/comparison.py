@@ -1,4 +1,4 @@
-"""What documents reported, beside what was measured here."""
+"""Figures of documents, beside the figures measured here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a million calls cost on machines of a document, at its traffic, and by what was measured here."""
+"""The price of a million calls on a document's machines, at its traffic, and at the rates measured here."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Student:
 
 
 class School:
-    """The labelled images, and a folder for what is trained."""
+    """The labelled images, and a folder for the trained students."""
 
     def __init__(self, data: Path) -> None:
         """Set the images, a zip file or folder of `<class>/*.jpg`."""
@@ -143,7 +143,7 @@ def parts(seconds: float) -> Sequence[Part]:
 
 
 def shown(rows: Rows) -> Rows:
-    """Put the seeds of a shape and way together, beside those that learnt from labels."""
+    """Join the seeds of a shape and way of learning, beside the seeds that learnt from labels."""
     by: dict[tuple[Any, ...], Rows] = {}
     for row in rows:
         by.setdefault((row["size"], row.get("width"), row["way"]), []).append(row)

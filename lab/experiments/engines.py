@@ -163,7 +163,7 @@ class Worker:
     cpus: tuple[int, ...] = ()
 
     def work(self, seconds: float) -> None:
-        """Compile, report that, wait for a line, and print what was measured."""
+        """Compile, report that, wait for a line, and print the measurement."""
         if self.cpus:
             os.sched_setaffinity(0, self.cpus)
         [network] = [each for each in NETWORKS if each.name == self.network]

@@ -1,4 +1,4 @@
-"""An experiment: a declaration of what is measured, compared and drawn, and the run that stores and shows it."""
+"""An experiment: a declaration of measurements, comparison and picture, and the run that stores and shows them."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Bars:
 
 @dataclass(frozen=True)
 class Result:
-    """What is stored of a run: where, when and of which commit it was made, with how many seconds of each load.
+    """The stored result of a run: its machine, date, commit, seconds of each load, and rows.
 
-    `setting` is what was served and sent then; the experiment may have changed since.
+    `setting` names the models and images of the run; the experiment may have changed since.
     """
 
     machine: str
@@ -74,7 +74,7 @@ class Experiment:
     Attributes:
         name: on the command line, on its page and of the picture.
         title: of the picture, with the unit.
-        setting: what is served and sent.
+        setting: the served models and the sent images.
         check: raises ScriptError if an extra, a peer or a dataset is missing.
         parts: that make the rows, by the seconds of each load.
         columns: of the table: headings, each with a template that a row's figures fill in, as `p50, ms {p50_ms:.1f}`,
@@ -83,10 +83,10 @@ class Experiment:
         seconds: of each load, unless others are asked for; 0 if nothing is loaded.
         figures: of which the page has the medians, because rows are measured several times; none to show all rows.
         rounds: in each of which every part is measured once.
-        shown: the rows of the table and the picture, made of those that were measured, or of their medians.
+        shown: makes the rows of the table and the picture from the measured rows, or from their medians.
         notes: sentences below the table, of the rows that are shown.
         compare: figures of the rows that are shown, by the `subject` of a reported one.
-        differs: what is not as it was where the figures were reported.
+        differs: differences from the setup of the reported figures.
         ascending: whether the least is the best.
         takes_hours: so that `all` leaves it out.
     """
@@ -148,7 +148,7 @@ class Experiment:
         return True
 
     def _resumed(self, of: list[Any]) -> Rows:
-        """Measure all parts but those that an interrupted run of the same machine, commit and seconds stored."""
+        """Measure all parts that no interrupted run of the same machine, commit and seconds has stored."""
         stored = json.loads(self._partial.read_text(encoding="utf-8")) if self._partial.exists() else {}
         done: dict[str, Rows] = stored["parts"] if stored.get("of") == of else {}
         # The parts of all rounds share what they make, as predictions of all images.
@@ -163,7 +163,7 @@ class Experiment:
         return [row for part in parts for row in done[part.name]]
 
     def summary(self, rows: Rows) -> Rows:
-        """Make the rows that the page shows of those that were measured."""
+        """Make the rows of the page from the measured rows."""
         return self.shown(medians(rows, self.figures) if self.figures else rows)
 
     def minutes(self, seconds: float | None = None) -> float:
@@ -172,13 +172,13 @@ class Experiment:
         return self.rounds * sum(part.takes_s(chosen) for part in self.parts(chosen)) / 60
 
     def draw(self) -> None:
-        """Write the page's tables and the picture anew from what is stored."""
+        """Write the page's tables and the picture anew from the stored result."""
         page, svg = self.drawn()
         self.page.write_text(page, encoding="utf-8")
         (IMAGES / f"{self.name}.svg").write_text(svg, encoding="utf-8")
 
     def drawn(self) -> tuple[str, str]:
-        """Make the page and the picture of what is stored.
+        """Make the page and the picture of the stored result.
 
         Raises:
             ScriptError: nothing is stored, or no page has a place for it.

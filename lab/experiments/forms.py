@@ -38,10 +38,10 @@ class Form:
 
     Attributes:
         name: for the table.
-        way: by what it is sent; None if no protocol here takes it.
-        of: what it is made of: pixels, uint8 [N,H,W,3], or JPEGs.
-        encode: what a client does, from those and the member's name.
-        parse: what a server does with the content to have the pixels, of what is not sent.
+        way: the protocol that carries it; None if no protocol here does.
+        of: its source: pixels, uint8 [N,H,W,3], or JPEGs.
+        encode: the client's encoding of the source and the member's name.
+        parse: a server's decoding of a form that is not sent.
     """
 
     name: str
@@ -218,7 +218,7 @@ class Asking:
         self._used = 0.0
 
     def __call__(self, form: Form, request: Request) -> bool:
-        """Send a request; tell whether it was answered, False if it was refused for what it is.
+        """Send a request; return True for an answer, and False if the server refuses the form.
 
         Raises:
             ScriptError: it failed in another way.

@@ -1,7 +1,8 @@
 """From plain Ray Serve, as it comes and as its documentation tunes it, to this application, a measure at a time.
 
 Every step of this application keeps those above it. All get the same images from the same clients over HTTP. The
-columns are Locust's; accuracy is that of all labelled images, by the server's own decoding, prediction and combination.
+columns are Locust's. Accuracy is measured on all labelled images, by the server's own decoding, prediction and
+combination.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ FIGURES = ("first_error", "median_ms", "average_ms", "min_ms", "max_ms", "reques
 
 @dataclass(frozen=True)
 class Step:
-    """What is served.
+    """A server to measure.
 
     Attributes:
         name: for the table.
@@ -142,7 +143,7 @@ def ladder() -> list[Step]:
 
 
 class Images:
-    """The labelled images, those of them that are sent, and what the members predict; made when they are wanted."""
+    """The labelled images, the images to send, and the members' predictions; each is made when it is first read."""
 
     def __init__(self, dataset: Dataset) -> None:
         """Set the labelled images."""

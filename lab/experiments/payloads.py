@@ -35,7 +35,7 @@ RATE = 1000
 
 
 class Cost(NamedTuple):
-    """What a form cost; None is what was not measured.
+    """The cost of a form; None for a figure that was not measured.
 
     Attributes:
         images: of which size.
@@ -118,7 +118,7 @@ def jpeg(image: Pixels) -> bytes:
 
 
 def check() -> None:
-    """Raise ScriptError if there are no photographs, or what a form needs is missing."""
+    """Raise ScriptError if photographs or a package for a form are missing."""
     originals()
     for form in FORMS:
         if form.of == "pixels":
@@ -148,7 +148,7 @@ def every_form(seconds: float) -> Rows:
 
 
 def shown(rows: Rows) -> Rows:
-    """Add the traffic, and say what was only parsed or not sent."""
+    """Add the traffic, and mark forms that were only parsed or not sent."""
     return [
         {
             **row,
@@ -202,7 +202,7 @@ def compare(rows: Rows) -> Mapping[str, Here]:
 
 
 def picture(rows: Rows) -> Groups:
-    """Draw the latency of one image by form, with what was reported first."""
+    """Draw the latency of one image by form, with the reported figures first."""
     figures = [each for each in reported.of("payloads") if each.unit == "ms" and each.value]
     here = [
         Bar(row["form"], row["p50_ms"], f"{row['p50_ms']:.1f} ms, {row['bytes'] / 1000:,.1f} KB", "JPEG" in row["form"])

@@ -32,7 +32,7 @@ BEGUN, LOOK_EVERY_S = 100_000, 0.05
 
 @dataclass(frozen=True)
 class Size:
-    """What the server has: cores, replicas of the whole graph, which divide them, and whether clients are elsewhere."""
+    """The size of a server: cores, replicas of the whole graph that divide them, and the clients' machine."""
 
     cores: int
     replicas: int

@@ -103,7 +103,7 @@ class Setting:
         workers: processes with the whole graph, or with one network alone.
         threads: of each model in each of them.
         pinned: whether each worker has cores of its own (`cpus: auto`).
-        quota: CPUs that all may use together; None for those of the machine.
+        quota: CPUs that all workers may use together; None for all CPUs of the machine.
         computed: by this server, or by an engine alone.
     """
 

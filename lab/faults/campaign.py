@@ -1,4 +1,4 @@
-"""A campaign of faults: what is done to servers, part by part, and the table of what their clients saw."""
+"""A campaign of faults: the parts, each with faults of a server, and the table of its clients' answers."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Campaign:
     Attributes:
         name: on the command line, behind `ensemble faults`; empty for the one without a name.
         help: of the command.
-        add_flags: adds the flags that decide what is done.
+        add_flags: adds the flags that choose parts and faults.
         parts: makes the parts by those flags.
         columns: see `Experiment.columns`.
         failed: whether a row makes the exit status 1.
-        shown: the rows of the table, made of those that were measured.
+        shown: makes the rows of the table from the measured rows.
         note: a sentence on a row below the table; empty for none.
     """
 
@@ -72,7 +72,7 @@ class Campaign:
 
 @dataclass(frozen=True)
 class Done:
-    """What is done to a server.
+    """A fault of a server.
 
     Attributes:
         name: on the command line.

@@ -3,9 +3,9 @@
     ensemble faults kills                          # 40 kills, three quarters of an hour
     ensemble faults kills --seed 7 --first 4 --kills 1    # one that failed, alone
 
-Which process is killed (SIGKILL) and when follows from the seed and the kill's number. What was killed either heals, or
-ends and says why; either way it must end within 30 s of Ctrl-C. The server that is started then must clear away what is
-left, answer, and leave nothing behind itself. Another Ray of this user runs all the while, and must go on. The exit
+Which process is killed (SIGKILL) and when follows from the seed and the kill's number. The server either
+heals, or ends with a reason; either way it must end within 30 s of Ctrl-C. The next server must end the processes that
+remain, answer, and leave nothing behind. Another Ray of this user runs all the while, and must go on. The exit
 status is 1 if anything was not so.
 """
 
@@ -115,7 +115,7 @@ def fate(number: int, seed: int, config: Path, image: bytes) -> Row:
     """Kill once: the part and the moment that the number chose, and what became of it.
 
     The outcome is `healed`, `ended`, or `late` if the process was not there, yet or any more. `cleared` counts the
-    processes that the next server cleared away, and `failure` says what was not as it must be; empty if all was.
+    processes that the next server ended, and `failure` describes the broken rule; empty if none was broken.
     """
     chance = random.Random(f"{seed} {number}")
     part, moment = chance.choice(list(PARTS)), chance.choice(MOMENTS)

@@ -3,9 +3,9 @@
     ensemble faults refusals                 # every kind, four minutes
     ensemble faults refusals obeying --markdown refusals.md
 
-Each kind starts a server of its own, all nodes in one process with models of ImageNet's size, and loads it before and
-after as far as it goes with 32 clients: the mean of both is the best, of which the overloaded server's rate is told as
-a share. What is answered after a load's time is no part of its rate.
+Each kind starts a server of its own: all nodes in one process, with models of ImageNet's size. Before and after the
+overload, 32 clients measure its highest rate. The report divides the overloaded server's rate by the mean of both.
+Answers after a load's end do not count.
 """
 
 from __future__ import annotations

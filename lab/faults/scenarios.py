@@ -9,7 +9,7 @@
 
 Each scenario starts a server of its own, of the shipped configuration with the bundled models. Clients never retry a
 request. It prints the requests that failed, the answers that lacked a member, the rate of answers during the fault as a
-fraction of that before, and the longest time without an answer. A server takes half a minute to start; all scenarios
+fraction of the rate before, and the longest time without an answer. A server starts in half a minute; all scenarios
 take about a quarter of an hour. The exit status is 1 if a scenario could not be done, or failed every request.
 """
 

@@ -83,7 +83,7 @@ class Stage:
 
     Attributes:
         url: the server's root.
-        dashboard: that of its Ray.
+        dashboard: the address of its Ray's dashboard.
         clients: that load it meanwhile.
         config: its Serve config.
     """

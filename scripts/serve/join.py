@@ -1,4 +1,4 @@
-"""Joins this machine to a cluster, and serves on it: the other machines' `ensemble serve`.
+"""Joins this machine to the cluster of a running server, and serves on it.
 
     ensemble join 10.0.0.1 --host-address 10.0.0.2
 

@@ -1,4 +1,4 @@
-"""Runs HAProxy in front of the ingress of a Ray that something else runs, as a sidecar in a pod (docs/kubernetes.md).
+"""Runs HAProxy in front of the ingress of a Ray that runs already, as a sidecar in a pod (docs/kubernetes.md).
 
     ENSEMBLE_FRONT=/tmp/ray/front ensemble front --host 0.0.0.0
 

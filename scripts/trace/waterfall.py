@@ -49,7 +49,7 @@ def svg(trace: Trace) -> str:
     """Draw the waterfall as an SVG document."""
     paper = Console(record=True, file=io.StringIO(), width=SVG_CHARACTERS)
     draw(trace, paper)
-    return FONTS.sub("", paper.export_svg(title=trace.trace_id))
+    return FONTS.sub("", paper.export_svg(title=f"A request of {trace.duration_us / 1000:.2f} ms, span by span"))
 
 
 def _colours(trace: Trace) -> dict[str, str]:

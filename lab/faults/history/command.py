@@ -51,7 +51,7 @@ Change = Callable[[dict[str, Any]], None]
 
 @dataclass
 class Told:
-    """What a fault reports of itself: which versions were in force, and what was away."""
+    """The report of a fault: the versions in force, and the absent parts."""
 
     in_force: list[InForce]
     away: list[Away] = field(default_factory=list)

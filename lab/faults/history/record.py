@@ -1,4 +1,4 @@
-"""A history: what clients asked and got, and what was done to the server meanwhile."""
+"""A history: requests and answers of clients, and the faults of the server meanwhile."""
 
 from __future__ import annotations
 

@@ -116,8 +116,8 @@ def main(**given: Any) -> None:
     ensemble cost --instance gpu:1.306 --machines 30             # NAVER's 15 GPU machines in each of two countries
     ensemble cost --per-million-calls 20                         # beside a function that is paid by the call
 
-    It starts no server: `ensemble load` and `ensemble plan` tell how many requests/s a machine answers. The machines
-    in use are so many that each is busy for at most --full of its rate.
+    It starts no server: `ensemble load` and `ensemble plan` report how many requests/s a machine answers. The command
+    takes the fewest machines that need at most the share --full of their rate.
     """
     args = SimpleNamespace(**given)
     traffic = args.requests_per_s or TRAFFIC

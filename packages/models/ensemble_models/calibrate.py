@@ -1,4 +1,4 @@
-"""Calibrates models: their probabilities come to mean the share of answers that are right."""
+"""Calibrates models: each probability then equals the share of right answers."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def figures(probabilities: Probabilities, labels: Truth) -> dict[str, float]:
 @option("--hold-out", type=COUNT, default=0, help="Fit to these many images of --data, which training left out.")
 @option("--replace", is_flag=True, help="Replace the version instead of writing the next.")
 def main(name: str, version: int | None, data: Path, repository: Path, hold_out: int, replace: bool) -> None:
-    """Calibrate a model of the repository: its probabilities come to mean the share of answers that are right.
+    """Calibrate a model of the repository: each probability then equals the share of right answers.
 
     ensemble calibrate resnet --data train.zip --hold-out 5000 --repository models
 

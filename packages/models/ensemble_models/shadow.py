@@ -226,7 +226,7 @@ async def ask(url: str, dataset: Dataset | None, connections: int) -> list[dict[
 @click.command("shadow", cls=Command)
 @click.argument("url")
 @option("--data", type=FILE, metavar="PATH", help="Zip file or folder of <class>/*.jpg to send.")
-@option("--limit", type=POSITIVE, metavar="N", help="Images of it; default: all.")
+@option("--limit", type=POSITIVE, metavar="N", help="Number of images to send; default: all.")
 @option("--connections", type=POSITIVE, metavar="N", help=f"Requests in flight, with --data; default: {AT_ONCE}.")
 @file_options("json")
 def main(url: str, data: Path | None, limit: int | None, connections: int | None, json: Path | None) -> None:

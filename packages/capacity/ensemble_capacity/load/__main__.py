@@ -214,7 +214,7 @@ class Shape(click.ParamType[Any]):
 
 @click.command("load", cls=Command)
 @click.argument("url")
-@option("--images", type=FILE, multiple=True, metavar="PATH...", help="Files and folders to send; else a cat.")
+@option("--images", type=FILE, multiple=True, metavar="PATH...", help="Files and folders to send; default: one cat.")
 @option("--data", type=FILE, help="Labelled images to send, <class>/*.jpg, folder or zip.")
 @option("--batch", type=click.IntRange(1, 64), default=1, help="Images per request.")
 @option("--repeats", type=SHARE, help="Share of requests whose JPEG was sent before; the others are new.")
@@ -222,13 +222,15 @@ class Shape(click.ParamType[Any]):
 @option("--model", default="ensemble", help="The model's name at the server.")
 @option("--shape", type=Shape(), multiple=True, metavar="INPUT:H,W...", help="Dimensions that the server leaves open.")
 @option("--ca", type=FILE, help=f"Certificate to trust, PEM; a key is read from {KEY}.")
-@option("--concurrency", type=CLIENTS, multiple=True, metavar="N...", help="Clients of a closed loop; else 8.")
+@option("--concurrency", type=CLIENTS, multiple=True, metavar="N...", help="Clients of a closed loop; default: 8.")
 @option("--rate", type=Number(), multiple=True, metavar="R...", help="An open loop, requests per second.")
 @option("--replay", type=FILE, help="An open loop at recorded times, seconds, one per line.")
 @option("--arrivals", type=click.Choice(get_args(Process)), default="poisson", help="Arrivals for --rate and --slo-ms.")
 @option("--cv", type=Number(), default=2.0, help="Coefficient of variation of gamma's gaps; 1 is poisson.")
 @option("--slo-ms", type=Number(), help="Search the highest rate at which the percentile is at most this.")
-@option("--percentile", type=Number(below=100), help="Of the latency: for --slo-ms, 99; for windows, the mean.")
+@option(
+    "--percentile", type=Number(below=100), help="Percentile of the latency; else 99 (--slo-ms) or the mean (windows)."
+)
 @option("--seconds", type=Number(), help="Measure for this time, instead of in windows.")
 @option("--warm-up", type=Number(or_zero=True), default=1.0, help="Time of load before the measurement, seconds.")
 @option("--timeout", type=Number(), default=60.0, help="Deadline of a request, seconds.")

@@ -130,7 +130,9 @@ def table(found: Sequence[Prediction], profile: Profile, cores: int) -> Table:
 
 @click.command("plan", cls=Command)
 @profile_options
-@option("--concurrency", type=POSITIVE, multiple=True, metavar="N...", help="Clients of a closed loop; else 1, 8, 32.")
+@option(
+    "--concurrency", type=POSITIVE, multiple=True, metavar="N...", help="Clients of a closed loop; default: 1 8 32."
+)
 @option("--rate", type=Number(), multiple=True, metavar="R...", help="Requests per second of an open loop.")
 @option("--json", "as_json", is_flag=True, help="Print JSON.")
 def main(**given: Any) -> None:
@@ -141,8 +143,8 @@ def main(**given: Any) -> None:
     ensemble plan configs/colocated.yaml --cores 16            # another machine
 
     The first time it measures this machine for about four minutes: each node by batch size and threads, and servers
-    under loads that it also predicts. The profile is kept, for all configurations of the same models; a prediction
-    is an interval, as wide as these predictions were wrong. See docs/capacity.md.
+    under loads that it also predicts. The profile is kept, for all configurations of the same models. A
+    prediction is an interval; the errors under these loads decide its width. See docs/capacity.md.
     """
     options = SimpleNamespace(**given)
     if options.images and options.profile is not None and options.profile.exists() and not options.measure:

@@ -178,7 +178,7 @@ def check(options: SimpleNamespace) -> None:
 @option("--minimize", type=click.Choice(["cores"]), help="Find the fewest cores that answer the requests of --rate.")
 @option("--p99-ms", type=Number(), required=True, help="Highest p99, ms.")
 @option("--rate", type=Number(), help="Requests per second that the server must answer.")
-@option("--hold", type=HeldType(), multiple=True, metavar="NAME=VALUE...", help=f"Not searched: {', '.join(HELD)}.")
+@option("--hold", type=HeldType(), multiple=True, metavar="NAME=VALUE...", help=f"Settings to keep: {', '.join(HELD)}.")
 @option("--out", type=OutputFile(), default=Path("tuned.yaml"), help="The configuration that is written.")
 @option("--no-measurement", is_flag=True, help="Predict only, as for another machine.")
 @option("--again", is_flag=True, help="Repeat earlier measurements.")
@@ -188,7 +188,7 @@ def main(**given: Any) -> None:
 
     ensemble tune --p99-ms 50                                        # of configs/colocated.yaml, into tuned.yaml
     ensemble tune my.yaml --p99-ms 50 --out fast.yaml --hold placement=inline max_batch_size=8
-    ensemble tune --minimize cores --rate 300 --p99-ms 50            # on as few cores as answer so many requests
+    ensemble tune --minimize cores --rate 300 --p99-ms 50            # the fewest cores for this rate
 
     The profile of `ensemble plan` predicts every candidate. The command serves the best six, and searches the highest
     rate that each holds; for the best three it searches to 5 %. The best must hold its rate for a minute in a fresh

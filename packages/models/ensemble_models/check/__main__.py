@@ -89,7 +89,7 @@ def main(**given: Any) -> None:
 
     With --members it measures models of a repository, and their ensembles with equal weights; with --url what a
     running server answers. Top-1 is in percent, with its 95 % interval; ECE is the expected calibration error, in
-    percent: how far the probabilities of answers are from the share of them that is right.
+    percent: how far the probabilities of answers are from the share of right answers.
     """
     args = SimpleNamespace(**given)
     refuse_contradictions(args)

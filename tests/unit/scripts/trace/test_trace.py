@@ -115,6 +115,7 @@ def test_svg(folder, monkeypatch, tmp_path):
     run(monkeypatch, folder, "aa", "--svg", tmp_path / "w.svg")
     written = (tmp_path / "w.svg").read_text()
     words = "".join(ET.fromstring(written).itertext()).replace("\xa0", " ")
+    assert "A request of " in words
     assert words.index("classify") < words.index("predict resnet") < words.index("predict densenet")
     # The picture shows without a network.
     assert "url(http" not in written.replace('"', "")
