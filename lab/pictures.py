@@ -132,7 +132,7 @@ def _draw_bar(axes: Any, row: int, bar: Bar, most: float) -> None:
 
 def _figure(width: float, height: float, title: str, note: str) -> tuple[Figure, Any]:
     """Return a figure whose axes have a size in inches, and these axes, below the title."""
-    titles, notes = textwrap.wrap(title, TITLE), textwrap.wrap(note.replace("`", ""), NOTES)
+    titles, notes = textwrap.wrap(title, TITLE), textwrap.wrap(note, NOTES)
     below_title = 0.4 + TITLE_LINE * (len(titles) - 1)
     head = HEAD - 0.4 + below_title + NOTE_LINE * max(len(notes) - 1, 0)
     height += head

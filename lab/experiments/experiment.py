@@ -200,7 +200,7 @@ class Experiment:
         beside = comparison.text(reported.of(self.name), self.compare(rows), self.differs)
         text = "\n".join([shown, *filter(None, [beside]), self.table(rows).markdown(), origin])
         groups = self.picture.groups(rows) if isinstance(self.picture, Bars) else self.picture(rows)
-        note = f"{result.setting}; {result.machine}, {result.date}"
+        note = f"{result.setting}; {result.machine}, {result.date}".replace("`", "")
         return before + begin + text + end + after, Chart(self.title, note, groups, ascending=self.ascending).svg()
 
     def table(self, rows: Rows) -> Table:
