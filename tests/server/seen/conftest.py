@@ -1,13 +1,15 @@
 """What people look at, on one server: the models in the box, every node separate or inline, traces in a real Jaeger."""
 
+import httpx
 import pytest
 from ray import serve
 
 from deployments.repository.repository import DEFAULT_ROOT
+from tests import pictures
 from tests.conftest import ROOT
 from tests.networks import constant, one_hot, store
 from tests.server.seen.jaeger import POSSIBLE, Jaeger
-from tests.server.server import Server, config, free_ports
+from tests.server.server import Server, config, free_ports, post
 
 MEMBERS = ("resnet", "densenet")
 SIX = [*(f"member-{letter}" for letter in "abcde"), "far"]
@@ -75,4 +77,9 @@ def six(tmp_path_factory):
     for member in members[-2:]:
         member["placement"] = "inline"
     with Server(content) as running:
+        # A canary gets half of the images, which half no test decides; the cat is for the page, and not to be cached.
+        for level in range(0, 240, 20):
+            answer = post(running, pictures.encode(pictures.grey(level), ".png"), "image/png")
+            told = {"request_id": answer.headers["x-request-id"], "label": answer.json()["label"]}
+            assert httpx.post(f"{running.url}/feedback", json=told).status_code == 200
         yield running
