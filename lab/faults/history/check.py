@@ -114,7 +114,7 @@ def refusal(history: History) -> Iterator[Violation]:
             continue
         if each.code == "overloaded":
             # A request counts for each moment of the refused one: this is the most that can have been in flight.
-            if sum(other.overlaps(each.start, each.end) for other in images) <= history.bound:
+            if sum(other is not each and other.overlaps(each.start, each.end) for other in images) < history.bound:
                 yield Violation("refusal", "refused below the bound", (each,))
         elif not any(each.overlaps(gone.start, gone.end) for gone in history.away):
             yield Violation("refusal", f"failed while nothing was away: {each.status} {each.code}", (each,))

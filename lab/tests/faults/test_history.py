@@ -101,3 +101,6 @@ def test_what_a_fault_explains_is_possible():
     refused = asked("0", 0.2, 503, code="overloaded")
     assert not violations(history(*full, refused, bound=10))
     assert violations(history(*full, refused, bound=11))
+    refused = label("label", "r1", 0.2, 503, "overloaded")
+    assert not violations(history(*full, refused, bound=10))
+    assert violations(history(*full, refused, bound=11))
