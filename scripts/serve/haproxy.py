@@ -295,7 +295,9 @@ class HAProxy:
             status = self._attend()
             if self._ending.is_set():
                 return
-            warn(f"HAProxy has ended ({status}); it is started again")
+            # Status 0: the last replica has left and ended it, for its clients to connect elsewhere.
+            if status != 0:
+                warn(f"HAProxy has ended ({status}); it is started again")
             if time.monotonic() < began + LASTS_S and self._ending.wait(LASTS_S):
                 return
             try:

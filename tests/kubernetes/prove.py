@@ -1,7 +1,9 @@
 """Runs the manifests of configs/kubernetes on the node that node.sh starts, and prints the table of docs/kubernetes.md.
 
-Pods are deleted, and the configuration and the image are changed, while clients send an image again and again to the
-address of the service; and a pod is loaded in turn with `ensemble serve`. Exits with 1 if a request over HTTP failed.
+    python -m tests.kubernetes.prove [STEP...]      default: all, in the order of STEPS
+
+Pods are deleted, and the configuration, the image and the keys are changed, while clients send an image again and again
+to the address of the service; and a pod is loaded in turn with `ensemble serve`. Exits with 1 if a request failed.
 """
 
 import json
@@ -10,26 +12,32 @@ import statistics
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import yaml
 
 from scripts import keys
+from tests.certificates import self_signed
 from tests.conftest import ROOT
 from tests.server.server import Server
 
 K = Path(os.environ["K"])
+RUN = K / "run"
+KEY, KEYS = RUN / "key", RUN / "keys"
 IMAGE = str(ROOT / "tests" / "cat.jpg")
 FOLDER = ROOT / "configs" / "kubernetes"
 CLIENTS = 2
 READY_S = 400
+# How long a key lasts that was replaced: longer than the node takes to show pods the changed Secret.
+OVERLAP_S = 150
 ASK = """
 import asyncio, sys
 from ensemble_serving.client import Client
 
 async def ask():
-    async with Client(sys.argv[1], key=sys.argv[2]) as client, asyncio.timeout(60):
+    async with Client(sys.argv[1], key=sys.argv[2], ca_file=(sys.argv[4:] or [None])[0]) as client, asyncio.timeout(60):
         print((await client.classify(open(sys.argv[3], "rb").read())).label)
 
 asyncio.run(ask())
@@ -85,9 +93,14 @@ def wait(what, check, seconds=READY_S):
     return time.monotonic() - began
 
 
-def service(name, image="ensemble:0.1.0", patience_ms=None):
+def service(name, image="ensemble:0.1.0", patience_ms=None, has_tls=False):
     """A shipped RayService for two cores: its pods reserve less. With the next image, models come from its layer."""
-    document = yaml.safe_load((FOLDER / name).read_text())
+    text = (FOLDER / name).read_text()
+    if has_tls:
+        for line in ("- {name: tls,", "- {name: ENSEMBLE_TLS_"):
+            text = text.replace(f"# {line}", line)
+        text = text.replace("path: /v2/health/ready, port: http", "path: /v2/health/ready, port: http, scheme: HTTPS")
+    document = yaml.safe_load(text)
     cluster = document["spec"]["rayClusterConfig"]
     for pods in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         for container in pods["template"]["spec"]["containers"]:
@@ -174,13 +187,29 @@ def clients(what, key):
         add(what, seconds, connections=connections, answered=answered, failed=failed, gap_s=gap)
 
 
-def answers(key):
+def answers(key, *ca):
     """Whether the service answers over HTTP and gRPC. The first connection after Ready may be refused."""
-    for url in (f"http://{address()}:8000", f"grpc://{address()}:9000"):
-        asked = inside("-c", ASK, url, key, IMAGE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    secured = "s" if ca else ""
+    for url in (f"http{secured}://{address()}:8000", f"grpc{secured}://{address()}:9000"):
+        asked = inside("-c", ASK, url, key, IMAGE, *ca, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         if asked.communicate()[0].strip() != "cat":
             return False
     return True
+
+
+def secret(kind, name, *content):
+    """Make a Secret or replace it, as docs/kubernetes.md does."""
+    made = kubectl("create", "secret", kind, name, *content, "--dry-run=client", "--output", "yaml")
+    kubectl("apply", "--filename", "-", given=made)
+
+
+def statuses(key, *options, scheme="http"):
+    """The status with which each worker answers curl."""
+    command = [K / "inside", "curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}", *options]
+    command += ["--header", f"Authorization: Bearer {key}", "--header", "Content-Type: image/jpeg"]
+    command += ["--data-binary", f"@{IMAGE}", f"{scheme}://localhost:8000/classify", "--connect-to"]
+    hosts = [get("pod", name)["status"]["podIP"] for name in workers()]
+    return [subprocess.run([*command, f"::{host}:"], stdout=subprocess.PIPE, text=True).stdout for host in hosts]
 
 
 def start(name, key):
@@ -188,6 +217,11 @@ def start(name, key):
     ready = wait("Ready", is_ready)
     add(f"{name} applied until Ready", ready)
     add(f"{name} applied until answered", ready + wait("answered", lambda: answers(key), 60))
+
+
+def leave():
+    kubectl("delete", "rayservice", "ensemble", "--wait")
+    wait("gone", lambda: not get("pods", "--selector", "ray.io/node-type")["items"])
 
 
 def delete(which, key, what):
@@ -198,11 +232,48 @@ def delete(which, key, what):
         wait("replaced", lambda: len(now := which()) == len(before) and before[0] not in now and is_ready())
 
 
-def upgrade(key):
+def change(image, what, key):
+    """Change the image under load, until the old pods are gone."""
     before = heads()
-    with clients("rayservice.yaml, upgrade to another image with models of its own", key):
-        kubectl("apply", "--filename", "-", given=service("rayservice.yaml", "ensemble:0.1.1"))
-        wait("upgraded", lambda: not set(before) & set(heads()) and is_ready())
+    with clients(f"rayservice.yaml, {what}", key):
+        kubectl("apply", "--filename", "-", given=service("rayservice.yaml", image))
+        wait("changed", lambda: not set(before) & set(heads()) and is_ready())
+
+
+def rotate(key):
+    """Replace the key under load: clients change to the new one when pods know it, and then the old one ends."""
+    with ExitStack() as following:
+        with clients("key replaced, calls with the old one", key):
+            KEY.write_text(new := keys.rotate(KEYS, "clients", OVERLAP_S / 3600))
+            end = time.monotonic() + OVERLAP_S
+            secret("generic", "ensemble-keys", f"--from-file=keys={KEYS}")
+            add("key replaced until each worker knows it", wait("known", lambda: statuses(new) == ["200", "200"], 130))
+            following.enter_context(clients("key replaced, calls with the new one", new))
+        assert time.monotonic() < end, "the clients with the old key were late"
+        wait("refused", lambda: statuses(key) == ["401", "401"], OVERLAP_S)
+        add("old key refused, after its end", time.monotonic() - end)
+
+
+def secure(key):
+    """Serve with TLS by a Secret, and then by another certificate in it."""
+
+    def put(name):
+        certificate, private = self_signed(RUN, name, address())
+        secret("tls", "ensemble-tls", f"--cert={certificate}", f"--key={private}")
+        return certificate
+
+    def show(what, certificate):
+        trusted = ("--cacert", certificate)
+        known = wait("secured", lambda: statuses(key, *trusted, scheme="https") == ["200", "200"])
+        add(f"TLS by a Secret: {what}, until each worker answers curl", known)
+        add("TLS by a Secret: until gRPC answers", known + wait("answered", lambda: answers(key, certificate), 60))
+
+    leave()
+    certificate = put("first")
+    kubectl("apply", "--filename", "-", given=service("rayservice.yaml", has_tls=True))
+    show("rayservice.yaml applied", certificate)
+    show("the certificate renewed", put("renewed"))
+    assert statuses(key) == ["000", "000"], "a worker answered without TLS"
 
 
 def reconfigure(key):
@@ -217,21 +288,21 @@ def rate(url, key, count):
     """Requests per second, at so many clients."""
     command = ("-m", "scripts.cli", "load", url, "--concurrency", str(count), "--seconds", str(LOAD_S))
     given = {"env": {**os.environ, "ENSEMBLE_API_KEY": key}, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = inside(*command, "--json", str(K / "run" / "load.json"), **given)
+    process = inside(*command, "--json", str(RUN / "load.json"), **given)
     assert process.wait() == 0
-    return json.loads((K / "run" / "load.json").read_text())["rows"][0]["requests_per_s"]
+    return json.loads((RUN / "load.json").read_text())["rows"][0]["requests_per_s"]
 
 
 def compare(key):
     """Load a pod, and `ensemble serve` with the same application on the same cores, in turn."""
     served = yaml.safe_load(yaml.safe_load((FOLDER / "rayservice.yaml").read_text())["spec"]["serveConfigV2"])
     [application] = served["applications"]
-    application["args"]["access"]["keys"] = str(K / "run" / "keys")
+    application["args"]["access"]["keys"] = str(RUN / "keys")
     application["deployments"][0]["num_replicas"] = 1
     served["http_options"]["host"] = "127.0.0.1"
     pod = f"http://{get('pod', workers()[0])['status']['podIP']}:8000"
     # The server runs where the clients run: in the node's network.
-    command = K / "run" / "ensemble"
+    command = RUN / "ensemble"
     command.write_text(f'#!/bin/sh\nexec {K / "inside"} {sys.executable} -P -m scripts.cli "$@"\n')
     command.chmod(0o755)
     with Server(served, python=command) as server:
@@ -244,27 +315,45 @@ def compare(key):
             print({"clients": count, **found, "all": seen}, flush=True)
 
 
-def main():
-    secret = K / "run" / "keys"
-    key = keys.add(secret, "clients", None)
-    kubectl("create", "secret", "generic", "ensemble-keys", f"--from-file=keys={secret}")
-    kubectl("create", "secret", "generic", "ensemble-redis", "--from-literal=password=of-a-test")
-    for name in ("switches", "disruption", "network", "service"):
-        kubectl("apply", "--filename", str(FOLDER / f"{name}.yaml"))
-    start("rayservice.yaml", key)
-    compare(key)
-    reconfigure(key)
-    delete(workers, key, "rayservice.yaml, a worker deleted")
-    upgrade(key)
-    kubectl("delete", "rayservice", "ensemble", "--wait")
-    wait("gone", lambda: not get("pods")["items"])
+def hold(key):
+    """Start the cluster whose head may be lost, and lose pods."""
+    leave()
     redis = (FOLDER / "redis.yaml").read_text().replace("image: redis:7.4", "image: localhost/base:1")
     kubectl("apply", "--filename", "-", given=redis)
     start("rayservice-ha.yaml", key)
     delete(workers, key, "rayservice-ha.yaml, a worker deleted")
     delete(heads, key, "rayservice-ha.yaml, the head deleted")
     delete(workers, key, "rayservice-ha.yaml, a worker deleted right after that")
-    sys.exit(1 if any(row["failed"] for row in rows if row.get("connections") in {"anew", "kept"}) else 0)
+
+
+def begin():
+    """Make the Secrets and what stands beside the RayServices."""
+    KEY.write_text(keys.add(KEYS, "clients", None))
+    secret("generic", "ensemble-keys", f"--from-file=keys={KEYS}")
+    secret("generic", "ensemble-redis", "--from-literal=password=of-a-test")
+    for name in ("switches", "disruption", "network", "service"):
+        kubectl("apply", "--filename", str(FOLDER / f"{name}.yaml"))
+    start("rayservice.yaml", KEY.read_text())
+
+
+STEPS = {
+    "compare": compare,
+    "argument": reconfigure,
+    "worker": partial(delete, workers, what="rayservice.yaml, a worker deleted"),
+    "key": rotate,
+    "upgrade": partial(change, "ensemble:0.1.1", "upgrade to another image with models of its own"),
+    "rollback": partial(change, "ensemble:0.1.0", "rollback to the former image"),
+    "tls": secure,
+    "head": hold,
+}
+
+
+def main():
+    if not KEY.exists():
+        begin()
+    for step in sys.argv[1:] or STEPS:
+        STEPS[step](KEY.read_text())
+    sys.exit(1 if any(row.get("failed") for row in rows) else 0)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ logger = logging.getLogger("ray.serve")
 # The requests that HAProxy sent just before it was told to send no more have arrived after this time.
 ON_THE_WAY_S = 0.1
 LOOK_EVERY_S = 0.01
+# A client of gRPC that calls at least so often takes no notice that the last replica leaves.
+DISMISS_S = 1.0
 
 
 class Front:
@@ -81,6 +83,8 @@ class Front:
         with suppress(OSError):
             if await asyncio.to_thread(slot.announce):
                 await asyncio.sleep(NOTICE_S)
+                await asyncio.to_thread(slot.dismiss)
+                await asyncio.sleep(DISMISS_S)
             await asyncio.to_thread(slot.drain)
         for name in self._listeners:
             slot.path(name).unlink(missing_ok=True)
@@ -88,6 +92,8 @@ class Front:
         while self.in_flight:
             await asyncio.sleep(LOOK_EVERY_S)
         await asyncio.gather(*(listener.close() for listener in self._listeners.values()))
+        with suppress(OSError):
+            await asyncio.to_thread(slot.renew)
         slot.release()
 
 

@@ -22,6 +22,8 @@ SERVER = "replica-{}"
 # HAProxy's server that is up while the last replica leaves, where a load balancer is in front of HAProxy, and the
 # seconds in which that one notices that nothing is ready here.
 LEAVING, NOTICE_S = "leaving/now", 10
+# HAProxy's frontend of gRPC, whose clients keep their connections.
+GRPC_CLIENTS = "grpc-clients"
 # HAProxy answers a command at once, or is gone.
 ANSWER_S = 2.0
 
@@ -40,12 +42,28 @@ class Slot:
 
     def open(self) -> None:
         """Make HAProxy send requests, at once."""
-        command(self._folder, f"set server {LEAVING} state maint", *opening(self.number))
+        if not self.renew():
+            command(self._folder, f"set server {LEAVING} state maint", *opening(self.number))
 
     def announce(self) -> bool:
         """Make HAProxy tell its load balancer that the last replica leaves; return whether there are both."""
-        is_last = opened(self._folder) == [self.number]
-        return is_last and not command(self._folder, f"set server {LEAVING} state ready").strip()
+        return self._is_last() and not command(self._folder, f"set server {LEAVING} state ready").strip()
+
+    def dismiss(self) -> None:
+        """Make HAProxy end each connection of gRPC with its next answer, if the last replica leaves."""
+        if self._is_last():
+            command(self._folder, f"shutdown frontend {GRPC_CLIENTS}")
+
+    def renew(self) -> bool:
+        """End a HAProxy that has dismissed its clients; whoever started it starts another. Return whether it had."""
+        has = "shut down" in command(self._folder, f"enable frontend {GRPC_CLIENTS}")
+        if has:
+            # HAProxy may be in another container, where no signal reaches it.
+            command(self._folder, "expert-mode on", "debug dev exit")
+        return has
+
+    def _is_last(self) -> bool:
+        return opened(self._folder) == [self.number]
 
     def drain(self) -> None:
         """Make HAProxy send no more requests; requests that it has begun to send still come."""

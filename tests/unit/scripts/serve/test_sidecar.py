@@ -3,9 +3,12 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import suppress
 
+import grpc
 import httpx
 import pytest
 
@@ -23,6 +26,13 @@ from tests.unit.scripts.serve.test_haproxy import Front, answering, folder, get
 
 __all__ = ["folder"]
 READY = "/v2/health/ready"
+
+
+def is_taking(front):
+    """Whether HAProxy takes connections of gRPC."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", front.grpc)):
+        return True
+    return False
 
 
 def test_only_this_user_can_change_the_folder_of_the_sockets(tmp_path, monkeypatch):
@@ -77,6 +87,52 @@ async def test_a_replica_that_ends_listens_on_while_the_load_balancer_notices(fo
         monkeypatch.setattr(listening, "NOTICE_S", 0)
         await replica.close()
         assert slot.opened(folder) == []
+
+
+@pytest.mark.slow
+async def test_no_client_of_grpc_notices_that_the_last_replica_ends(folder, monkeypatch, capfd):
+    monkeypatch.setattr(listening, "NOTICE_S", 0)
+    monkeypatch.setattr(listening, "DISMISS_S", 3600)
+
+    def replica():
+        return listening.Front(folder, HttpListener(None), GrpcListener(None, lambda: 1000, []))
+
+    async def status(**given):
+        with pytest.raises(grpc.RpcError) as raised:
+            await asyncio.to_thread(channel.unary_unary("/no.Service/Method"), b"", timeout=30, **given)
+        return raised.value.code()
+
+    with Front(folder, is_balanced=True) as front:
+        first, before = replica(), front.pid
+        await first.keep_open()
+        with grpc.insecure_channel(f"127.0.0.1:{front.grpc}") as channel:
+            assert await status() is grpc.StatusCode.UNIMPLEMENTED
+            ending = asyncio.create_task(first.close())
+            while is_taking(front):
+                await asyncio.sleep(0.01)
+            # It is answered; the client's next connection would reach another machine.
+            assert await status() is grpc.StatusCode.UNIMPLEMENTED
+            assert await status() is grpc.StatusCode.UNAVAILABLE
+        ending.cancel()
+        monkeypatch.setattr(listening, "DISMISS_S", 0)
+        await first.close()
+        assert await asyncio.to_thread(eventually, lambda: is_taking(front))
+        assert front.pid != before
+        following = replica()
+        await following.keep_open()
+        with grpc.insecure_channel(f"127.0.0.1:{front.grpc}") as channel:
+            assert await status(wait_for_ready=True) is grpc.StatusCode.UNIMPLEMENTED
+        await following.close()
+    assert "warning" not in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_haproxy_that_a_killed_replica_left_without_grpc_is_started_again(folder):
+    with Front(folder, is_balanced=True) as front, answering(folder) as replica:
+        replica.dismiss()
+        replica.open()
+        assert eventually(lambda: is_taking(front))
+        assert eventually(lambda: get(front, READY).status_code == 200)
 
 
 @pytest.mark.slow
