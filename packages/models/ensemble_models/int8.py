@@ -18,8 +18,9 @@ from ensemble_models.results import Table
 from ensemble_models.statistics import SMALLEST
 
 LAYERS = ("Convolution", "GroupConvolution", "MatMul")
-# How many layers at the start may be left out: they see the image, and have few weights.
-FIRST = 3
+# How many layers at the start may be left out: they see the image, and have few weights, unless the network has fewer
+# than `SMALL` times as many layers.
+FIRST, SMALL = 3, 4
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,11 @@ class Recipe:
     left_out: Literal["none", "first layers"] = "none"
 
 
-# What is changed of the better preset while too much is lost: the first paid for EfficientNet-Lite0, the second for a
-# DenseNet (docs/models.md, lab/training/README.md).
-CHANGES: tuple[dict[str, Any], ...] = ({"left_out": "first layers"}, {"bias_correction": "accurate"})
+# What is changed of the better preset: the first always, because it costs next to nothing and paid for
+# EfficientNet-Lite0 although little loss was expected; the second, which takes minutes, while too much is lost. It paid
+# for a DenseNet (docs/models.md, lab/training/README.md).
+FIRST_LAYERS: dict[str, Any] = {"left_out": "first layers"}
+ACCURATE: dict[str, Any] = {"bias_correction": "accurate"}
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def search(load: Callable[[], ov.Model], pixels: Pixels, enough: float) -> Quant
     Args:
         load: reads the float network, uint8 BGR [N,H,W,3] to float32 [N,classes].
         pixels: of the images to calibrate on, uint8 [N,H,W,3].
-        enough: the drop, points, down to which only the presets are tried.
+        enough: the drop, points, down to which accurate bias correction is not tried.
 
     Raises:
         ModelError: NNCF is missing or can't quantize the network.
@@ -78,9 +81,10 @@ def search(load: Callable[[], ov.Model], pixels: Pixels, enough: float) -> Quant
         return Quantized(recipe, network, divergence(reference, answers), drop)
 
     tried = [quantized(Recipe("mixed")), quantized(Recipe("performance"))]
-    for change in CHANGES:
-        if nearest(tried).drop > enough:
-            tried.append(quantized(replace(nearest(tried).recipe, **change)))
+    if len(layers(load())) >= SMALL * FIRST:
+        tried.append(quantized(replace(nearest(tried).recipe, **FIRST_LAYERS)))
+    if nearest(tried).drop > enough:
+        tried.append(quantized(replace(nearest(tried).recipe, **ACCURATE)))
     lines = [(*asdict(each.recipe).values(), f"{each.divergence:.4f}", f"{each.drop:.2f}") for each in tried]
     headings = ("preset", "bias correction", "layers left in float", "KL divergence, nats", "expected loss, points")
     Table(headings, lines, (0, 1, 2), f"int8 against float, {len(pixels)} calibration images").show()
@@ -119,7 +123,7 @@ def to_int8(network: ov.Model, pixels: Pixels, recipe: Recipe) -> ov.Model:
     batch = network.input(0).get_partial_shape()[0]
     rows = 1 if batch.is_dynamic else batch.get_length()
     inputs = [np.repeat(image[None], rows, axis=0) for image in pixels]
-    layers = [node.get_friendly_name() for node in network.get_ordered_ops() if node.get_type_name() in LAYERS]
+    left_out = layers(network)[:FIRST] if recipe.left_out == "first layers" else []
     try:
         return nncf.quantize(
             network,
@@ -127,10 +131,15 @@ def to_int8(network: ov.Model, pixels: Pixels, recipe: Recipe) -> ov.Model:
             preset=nncf.QuantizationPreset(recipe.preset),
             subset_size=len(inputs),
             fast_bias_correction=recipe.bias_correction == "fast",
-            ignored_scope=nncf.IgnoredScope(names=layers[:FIRST] if recipe.left_out == "first layers" else []),
+            ignored_scope=nncf.IgnoredScope(names=left_out),
         )
     except (RuntimeError, nncf.InternalError, nncf.ValidationError, nncf.UnsupportedModelError) as err:
         raise ModelError(f"NNCF can't quantize the model: {err}") from err
+
+
+def layers(network: ov.Model) -> list[str]:
+    """List the names of the layers that NNCF quantizes, from the input on."""
+    return [node.get_friendly_name() for node in network.get_ordered_ops() if node.get_type_name() in LAYERS]
 
 
 def fold(network: ov.Model) -> None:

@@ -51,7 +51,8 @@ def equal_costs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("precision", "largest", "max_drop", "ways"), [("FP16", 0.55, 50, 2), ("FP32", 0.30, 50, 2), ("FP16", 0.55, -1, 4)]
+    ("precision", "largest", "max_drop", "small", "ways"),
+    [("FP16", 0.55, 50, 4, 2), ("FP32", 0.30, 50, 4, 2), ("FP16", 0.55, -1, 4, 3), ("FP16", 0.55, -1, 0, 4)],
 )
 def test_int8_is_smaller_and_answers_alike(
     tmp_path: Path,
@@ -60,9 +61,11 @@ def test_int8_is_smaller_and_answers_alike(
     precision: str,
     largest: float,
     max_drop: float,
+    small: int,
     ways: int,
 ) -> None:
-    """Both presets are tried, and layers stay float only where too much would be lost."""
+    """Both presets are tried, layers stay float in networks of many, and biases are accurate where much is lost."""
+    monkeypatch.setattr(int8, "SMALL", small)
     nncf = pytest.importorskip("nncf")
     asked = Mock(wraps=nncf.quantize)
     monkeypatch.setattr(nncf, "quantize", asked)
