@@ -87,8 +87,9 @@ def clean(root: Path = ROOT) -> None:
 
 CLIENTS, QUOTA, ROUNDS = 32, 1.5, 3
 FIGURES = ("requests_per_s", "p50_ms", "p99_ms")
-# About how long a process takes to import an engine and to compile, seconds.
-ALONE_S = 6.0
+# About how long a process takes to import an engine and to compile, seconds; and how many times as long as a server a
+# network alone is loaded, so that enough images are computed.
+ALONE_S, TIMES = 6.0, 3
 STORED = ("requests", *FIGURES)
 SERVED, NETWORK = "this server", "ResNet-50"
 # The engines that compute a network alone, without a server.
@@ -152,6 +153,7 @@ class Setting:
             tuple(cores[number * each : (number + 1) * each]) if self.pinned else () for number in range(self.workers)
         ]
         workers = [Worker(NETWORK, self.computed, "float32", self.threads, cpus=cpus) for cpus in own]
+        seconds *= TIMES
         found = together(workers, seconds)
         rate = sum(each["images_per_s"] for each in found)
         p50 = statistics.median(each["ms"] for each in found)
@@ -185,6 +187,7 @@ def parts(seconds: float) -> Sequence[Part]:
             str(each),
             partial(each.load, seconds),
             {**asdict(each), "default": each.is_default},
+            loads=1 if each.computed == SERVED else TIMES,
             start_s=START_S if each.computed == SERVED else ALONE_S,
         )
         for each in grid()
@@ -249,7 +252,7 @@ THREADS = Experiment(
     name="threads",
     title="Requests per second by workers and threads per model; the default is coloured",
     setting=f"This server: images of 15 KB, models of 32x32 in int8, {CLIENTS} clients over HTTP. Alone: {NETWORK} in "
-    f"float32, random weights, 224x224, one image at a time in each worker. {ROUNDS} rounds",
+    f"float32, random weights, 224x224, one image at a time in each worker, {TIMES} times as long. {ROUNDS} rounds",
     check=check,
     parts=parts,
     columns="computed by {computed} | CPUs {cpus} | cores {own} | workers {workers:d} | "
