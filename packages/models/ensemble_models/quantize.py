@@ -201,9 +201,10 @@ def main(name: str, version: int | None, repository: Path, **settings: Any) -> N
     ensemble quantize resnet --data train.zip --validation test.zip --repository models
 
     The command needs the `quantize` extra (NNCF), and decodes images by the server's own code. It tries both of NNCF's
-    presets on the calibration images, and the better one with the first three layers in float, unless the network has
-    fewer than twelve. While the answers lose more than --max-drop points, it also corrects biases accurately. It
-    measures the version whose probabilities are closest to the float model's on the validation images: top-1 and CPU
+    presets on the calibration images, and for a network of at least twelve layers the better preset with the first
+    three layers in float. These layers stay float if that halves the distance to the float model's probabilities.
+    While the answers lose more than --max-drop points, any network keeps these layers in float if that is nearer, and
+    biases are corrected accurately. The command measures the chosen version on the validation images: top-1 and CPU
     time, beside the float model.
 
     Without --validation, the command measures on images of --data that calibration does not use, at least half of

@@ -51,8 +51,7 @@ def equal_costs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("precision", "largest", "max_drop", "small", "ways"),
-    [("FP16", 0.55, 50, 4, 2), ("FP32", 0.30, 50, 4, 2), ("FP16", 0.55, -1, 4, 3), ("FP16", 0.55, -1, 0, 4)],
+    ("precision", "largest", "max_drop", "ways"), [("FP16", 0.55, 50, 2), ("FP32", 0.30, 50, 2), ("FP16", 0.55, -1, 4)]
 )
 def test_int8_is_smaller_and_answers_alike(
     tmp_path: Path,
@@ -61,11 +60,9 @@ def test_int8_is_smaller_and_answers_alike(
     precision: str,
     largest: float,
     max_drop: float,
-    small: int,
     ways: int,
 ) -> None:
-    """Both presets are tried, layers stay float in networks of many, and biases are accurate where much is lost."""
-    monkeypatch.setattr(int8, "SMALL", small)
+    """Both presets are tried, and layers stay float only where too much would be lost."""
     nncf = pytest.importorskip("nncf")
     asked = Mock(wraps=nncf.quantize)
     monkeypatch.setattr(nncf, "quantize", asked)
@@ -89,6 +86,21 @@ def test_int8_is_smaller_and_answers_alike(
     assert 0 < np.abs(before - after).max() < 0.1
     # What differs from image to image, differs likewise.
     assert np.corrcoef((before - before.mean(0)).ravel(), (after - after.mean(0)).ravel())[0, 1] > 0.9
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("divergence", "left_out"), [(0.16, "none"), (0.15, "first layers")])
+def test_the_first_layers_of_a_large_network_stay_float_if_it_pays(
+    tmp_path: Path, draw: Draw, monkeypatch: pytest.MonkeyPatch, divergence: float, left_out: str
+) -> None:
+    pytest.importorskip("nncf")
+    monkeypatch.setattr(int8, "FEWEST", 0)
+    # Of both presets, and of the better one with the first layers in float.
+    monkeypatch.setattr(int8, "divergence", Mock(side_effect=[0.4, 0.3, divergence]))
+    data = draw({"bird": 12, "cat": 12, "dog": 12})
+    add(tmp_path, "m", baked(), "FP16")
+    found = int8.search(lambda: load(find(tmp_path, "m", 1)), pixels_of(tmp_path, data), enough=50)
+    assert (found.recipe.left_out, found.recipe.bias_correction) == (left_out, "fast")
 
 
 def test_weights_beside_the_model_count(tmp_path: Path) -> None:
