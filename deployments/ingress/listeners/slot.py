@@ -55,12 +55,12 @@ class Slot:
             command(self._folder, f"shutdown frontend {GRPC_CLIENTS}")
 
     def renew(self) -> bool:
-        """End a HAProxy that has dismissed its clients; whoever started it starts another. Return whether it had."""
-        has = "shut down" in command(self._folder, f"enable frontend {GRPC_CLIENTS}")
-        if has:
+        """End HAProxy if it has dismissed its clients, so that it is started again; return whether it had."""
+        has_dismissed = "shut down" in command(self._folder, f"enable frontend {GRPC_CLIENTS}")
+        if has_dismissed:
             # HAProxy may be in another container, where no signal reaches it.
             command(self._folder, "expert-mode on", "debug dev exit")
-        return has
+        return has_dismissed
 
     def _is_last(self) -> bool:
         return opened(self._folder) == [self.number]

@@ -92,21 +92,31 @@ def infer_body(
         outputs: their names.
         is_binary: whether tensors follow the JSON as bytes, in both directions.
     """
+    raw = [each.raw for each in tensors] if is_binary else []
+    inputs = [_sized(*each) for each in zip(tensors, raw, strict=True)] if is_binary else list(map(_listed, tensors))
     # KServe's server fails on a request without an id.
-    head: dict[str, Any] = {"id": secrets.token_hex(4), "inputs": [_input(each, is_binary) for each in tensors]}
+    head: dict[str, Any] = {"id": secrets.token_hex(4), "inputs": inputs}
     if outputs:
         head["outputs"] = [{"name": name} for name in outputs]
     if not is_binary:
         return msgspec.json.encode(head), JSON
     json = msgspec.json.encode({**head, "parameters": {"binary_data_output": True}})
     headers = {"content-type": "application/octet-stream", HEADER: str(len(json))}
-    return b"".join([json, *(each.raw for each in tensors)]), headers
+    return b"".join([json, *raw]), headers
 
 
-def _input(tensor: Content, is_binary: bool) -> dict[str, Any]:
-    head = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
-    if is_binary:
-        return {**head, "parameters": {"binary_data_size": len(tensor.raw)}}
+def _described(tensor: Content) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+
+
+def _sized(tensor: Content, raw: bytes) -> dict[str, Any]:
+    """Describe a tensor whose bytes follow the JSON."""
+    return {**_described(tensor), "parameters": {"binary_data_size": len(raw)}}
+
+
+def _listed(tensor: Content) -> dict[str, Any]:
+    """Describe a tensor with its values."""
+    head = _described(tensor)
     if isinstance(tensor.values, np.ndarray):
         return {**head, "data": tensor.values.ravel().tolist()}
     return {
