@@ -75,19 +75,15 @@ class Bar:
 class Chart:
     """A chart of horizontal bars on an axis that begins at 0.
 
-    The best bar of a group is first, but bars whose labels are numbers stay in the order of that quantity.
-
     Attributes:
         title: the compared quantity, with the unit.
         note: the machine, the size of images and the date.
-        groups: bars under a heading, which may be empty.
-        ascending: whether less is better.
+        groups: bars in their order, under a heading, which may be empty.
     """
 
     title: str
     note: str
     groups: Sequence[tuple[str, Sequence[Bar]]]
-    ascending: bool = False
 
     def svg(self) -> str:
         """Draw the picture as a file."""
@@ -95,7 +91,7 @@ class Chart:
 
     def figure(self) -> Figure:
         """Draw the picture."""
-        lines = [line for heading, bars in self.groups for line in ([heading] if heading else []) + self._ordered(bars)]
+        lines = [line for heading, bars in self.groups for line in (heading, *bars) if line]
         figure, axes = _figure(WIDTH, FOOT + ROW * len(lines), self.title, self.note)
         most = max(bar.interval[1] if bar.interval else bar.value for bar in lines if isinstance(bar, Bar))
         for row, line in enumerate(lines):
@@ -113,11 +109,6 @@ class Chart:
         axes.set_axisbelow(True)
         axes.spines[:].set_visible(False)
         return figure
-
-    def _ordered(self, bars: Sequence[Bar]) -> list[Any]:
-        if all(bar.label[:1].isdigit() for bar in bars):
-            return list(bars)
-        return sorted(bars, key=lambda bar: bar.value, reverse=not self.ascending)
 
 
 def _draw_bar(axes: Any, row: int, bar: Bar, most: float) -> None:
@@ -163,11 +154,16 @@ def _svg(figure: Figure, described: str) -> str:
 def charts() -> dict[str, Chart]:
     """Return every chart by the name of its file in docs/images."""
     return {
-        "embedded": _requests("embedded", f"HTTP, int8, images of 15 KB; {MACHINE}, 2026-11-25"),
+        "embedded": _requests("embedded", f"HTTP, the bundled models in int8, images of 15 KB; {MACHINE}, 2026-11-25"),
         "imagenet": _requests("imagenet", f"HTTP, ResNet-50 and DenseNet-169, 224x224; {MACHINE}, 2026-11-26"),
         "accuracy": _accuracy(),
         "stages": _stages(),
     }
+
+
+def highest_first(bars: Sequence[Bar]) -> list[Bar]:
+    """Sort the bars of compared systems."""
+    return sorted(bars, key=lambda bar: -bar.value)
 
 
 def table(page: str, heading: str) -> list[list[str]]:
@@ -205,7 +201,7 @@ def _requests(workload: str, note: str) -> Chart:
             for row in rows
             if row["clients"] == clients
         ]
-        groups.append((f"{clients} clients", bars))
+        groups.append((f"{clients} clients", highest_first(bars)))
     return Chart("Requests per second; more is better", note, groups)
 
 
@@ -216,14 +212,14 @@ def _stages() -> Chart:
         members = max(ms for stage, ms in taken.items() if stage.startswith("predict-"))
         nodes = {stage: taken[stage] for stage in ("queue", "decode", "combine", "label")}
         stages = {
-            "1 client, sockets, HAProxy, uvicorn": row["mean_ms"] - taken["total"],
-            "2 ingress: route, hand-over, waking": taken["total"] - members - sum(nodes.values()),
-            "3 queue": nodes["queue"],
-            "4 decoding": nodes["decode"],
-            "5 the slowest member": members,
-            "6 combiner and labeler": nodes["combine"] + nodes["label"],
+            "client, sockets, HAProxy, uvicorn": row["mean_ms"] - taken["total"],
+            "ingress: route, hand-over, waking": taken["total"] - members - sum(nodes.values()),
+            "queue": nodes["queue"],
+            "decoding": nodes["decode"],
+            "the slowest member": members,
+            "combiner and labeler": nodes["combine"] + nodes["label"],
         }
-        bars = [Bar(stage, ms, f"{ms:.2f}", ours=not stage.startswith("5")) for stage, ms in stages.items()]
+        bars = [Bar(stage, ms, f"{ms:.2f}", ours=stage != "the slowest member") for stage, ms in stages.items()]
         groups.append((f"{row['value']:.0f} at a time, {row['mean_ms']:.1f} ms", bars))
     note = f"the bundled models in one process, HTTP, images of 15 KB; {STAGES_MACHINE}"
     return Chart("Where a request's time is, ms; the means of the server's own spans", note, groups)
@@ -236,7 +232,7 @@ def _accuracy() -> Chart:
         label = f"{name} {version}, {precision}" if version else f"{name}, {precision}"
         bars.append(Bar(label, _number(top1), top1, name == "ensemble", (low, high)))
     note = "95 % intervals; 5,000 test images of CIFAR-10 that also chose the models, 32x32"
-    return Chart("Top-1 accuracy, %; more is better", note, [("", bars)])
+    return Chart("Top-1 accuracy, %; more is better", note, [("", highest_first(bars))])
 
 
 def main() -> None:

@@ -76,7 +76,7 @@ ARRIVALS = Experiment(
     picture=Bars(
         "requests_per_s",
         "{rate:.0f} sent/s",
-        "{p50_ms:.1f} ms, {requests_per_s:.0f} answered/s, {failed} failed",
+        "{requests_per_s:.0f} answered/s, p50 {p50_ms:.1f} ms, {failed} failed",
         "{system}, {protocol}",
         lambda row: row["system"] == "ours",
     ),

@@ -211,6 +211,5 @@ AUTOSCALING = Experiment(
     ),
     seconds=600.0,
     shown=shown,
-    ascending=True,
     takes_hours=True,
 )

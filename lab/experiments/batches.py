@@ -130,7 +130,7 @@ BATCHES = Experiment(
     parts=parts,
     columns="sent by {way} | images per request {images:d} | images {requests:,} | "
     "images/s {images_per_s:.0f} | p50, ms {p50_ms:.1f}",
-    picture=Bars("images_per_s", "{images} images", "{images_per_s:.0f}", "{way}", lambda row: row["peak"]),
+    picture=Bars("images_per_s", "images: {images}", "{images_per_s:.0f}", "{way}", lambda row: row["peak"]),
     seconds=5.0,
     figures=FIGURES,
     rounds=ROUNDS,

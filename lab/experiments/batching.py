@@ -91,5 +91,4 @@ BATCHING = Experiment(
     figures=FIGURES,
     compare=compare,
     differs="the document has no figure; two cores, which the clients share",
-    ascending=True,
 )

@@ -74,5 +74,4 @@ COST = Experiment(
     compare=compare,
     differs="every figure is arithmetic; the test machine has no GPU and no accelerator; Lambda is compared with the "
     "example's accelerator machine, because the text names no other machine",
-    ascending=True,
 )

@@ -200,6 +200,5 @@ DISTILLATION = Experiment(
     shown=shown,
     compare=compare,
     differs="CIFAR-10's classes instead of a regression on photographs; one architecture of students",
-    ascending=True,
     takes_hours=True,
 )

@@ -34,7 +34,7 @@ Groups = Sequence[tuple[str, Sequence[Bar]]]
 
 @dataclass(frozen=True)
 class Bars:
-    """A bar for each row: the figure of its length, and templates that the row's figures fill in."""
+    """A bar for each row, in the rows' order: its length's figure, and templates that the row's figures fill in."""
 
     value: str
     label: str
@@ -87,7 +87,6 @@ class Experiment:
         notes: sentences below the table, of the rows that are shown.
         compare: figures of the rows that are shown, by the `subject` of a reported one.
         differs: differences from the setup of the reported figures.
-        ascending: whether the least is the best.
         takes_hours: so that `all` leaves it out.
     """
 
@@ -105,7 +104,6 @@ class Experiment:
     notes: Callable[[Rows], Sequence[str]] = lambda rows: ()
     compare: Callable[[Rows], Mapping[str, Here]] = lambda rows: {}
     differs: str = ""
-    ascending: bool = False
     takes_hours: bool = False
 
     @property
@@ -201,7 +199,7 @@ class Experiment:
         text = "\n".join([shown, *filter(None, [beside]), self.table(rows).markdown(), origin])
         groups = self.picture.groups(rows) if isinstance(self.picture, Bars) else self.picture(rows)
         note = f"{result.setting}; {result.machine}, {result.date}".replace("`", "")
-        return before + begin + text + end + after, Chart(self.title, note, groups, ascending=self.ascending).svg()
+        return before + begin + text + end + after, Chart(self.title, note, groups).svg()
 
     def table(self, rows: Rows) -> Table:
         """Make the table of the rows that are shown."""

@@ -130,5 +130,4 @@ OVERLOAD = Experiment(
     ),
     seconds=60.0,
     shown=shown,
-    ascending=True,
 )

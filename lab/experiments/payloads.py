@@ -206,7 +206,7 @@ def picture(rows: Rows) -> Groups:
     figures = [each for each in reported.of("payloads") if each.unit == "ms" and each.value]
     here = [
         Bar(row["form"], row["p50_ms"], f"{row['p50_ms']:.1f} ms, {row['bytes'] / 1000:,.1f} KB", "JPEG" in row["form"])
-        for row in _alone(rows).values()
+        for row in sorted(_alone(rows).values(), key=lambda row: row["p50_ms"] or 0)
         if row["p50_ms"] is not None
     ]
     told = [Bar(each.subject, each.value or 0.0, each.text) for each in figures]
@@ -228,5 +228,4 @@ PAYLOADS = Experiment(
     compare=compare,
     differs=f"another server and other photographs; JPEGs of quality {QUALITY}; the limit on lists was raised; the "
     "client and a model that does no work are on one machine of two cores",
-    ascending=True,
 )

@@ -146,5 +146,4 @@ PRECISION = Experiment(
     compare=compare,
     differs="PyTorch instead of TensorFlow; two cores instead of 28 per socket; accuracies are the bundled models' on "
     "CIFAR-10, not ImageNet's",
-    ascending=True,
 )

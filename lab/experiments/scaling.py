@@ -168,7 +168,7 @@ SCALING = Experiment(
     "wire back, Mb/s {wire_back:.1f}",
     picture=Bars(
         "requests_per_s",
-        "{clients} clients",
+        "clients: {clients}",
         "{requests_per_s:.0f}",
         "cores: {cores}, replicas: {replicas}, machines: {machines}",
         lambda row: True,
