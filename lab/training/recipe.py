@@ -54,7 +54,7 @@ class Recipe:
     mix_probability: float = flag(0.5, "the fraction of images that is mixed", type=fraction)
     mixtures: int = flag(
         0,
-        "mix all images so many times beforehand, and ask teachers about each once; 0: mix each batch anew",
+        "mixtures of all images to make beforehand; teachers answer each once; 0: mix each batch anew",
         type=at_least_zero,
     )
     hold_out: int = flag(0, "images to leave out, and to compare candidates on", type=at_least_zero)

@@ -71,8 +71,8 @@ class Client:
             ca_file: trusted certificates, PEM. Default: the system's.
             concurrency: the largest number of requests in flight; further requests wait.
             timeout_s: the time-out of a request, seconds.
-            patience_s: the client repeats a refused request until so many seconds after the first refusal.
-            reconnect_s: the client repeats a request without a connection for so many seconds, if it was connected.
+            patience_s: seconds after the first refusal in which the client repeats a refused request.
+            reconnect_s: seconds in which a client that was connected repeats a request without a connection.
             model: the model's name, for gRPC.
 
         Raises:

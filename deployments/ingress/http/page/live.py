@@ -22,7 +22,7 @@ K = TypeVar("K")
 # The field of what features report.
 ROLLOUT = "rollout"
 PATH = "/stats"
-# A rate is that of the last so many seconds.
+# Seconds over which a rate is computed.
 RATE_S = 5
 
 
