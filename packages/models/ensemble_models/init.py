@@ -20,7 +20,7 @@ from scripts.errors import ScriptError
 SAVED_MODEL = "saved_model.pb"
 # What several members need to answer without one of them.
 QUORUM = """\
-      # One member is enough: another one that fails, or takes longer than 3 s, is left out, and the answer names it.
+      # One member is enough: the answer names a member that fails or takes over 3 s. Inline members share a process.
       ensemble: {quorum: 1, patience_ms: 3000}
 """
 TEXT = """# Served by `ensemble serve {file}`; measured on labelled images by `ensemble check {file} --data FOLDER`.
