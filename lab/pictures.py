@@ -30,8 +30,8 @@ STAGES_MACHINE = "two virtual CPUs of a Xeon with VNNI, beside other work, 2026-
 SYSTEMS = {
     ("limit", None): "the models alone, unserved",
     ("ours", "colocated"): "this application, one process",
-    ("ours", "separate"): "this application, a process per node",
-    ("triton", None): "Triton's ensemble, a process per node",
+    ("ours", "separate"): "this application, every node separate",
+    ("triton", None): "Triton's ensemble, a process per step",
     ("triton-callable", None): "Triton, one Python model for all steps",
     ("mlserver", None): "MLServer",
     ("fastapi", None): "FastAPI",
