@@ -1,11 +1,12 @@
 """The pictures are drawn from the figures that stand in the documentation."""
 
+import json
 from xml.etree import ElementTree
 
 import pytest
 
 from lab import pictures
-from lab.pictures import IMAGES, OURS, Bar, Chart
+from lab.pictures import DOCS, IMAGES, OURS, Bar, Chart
 from tests.conftest import ROOT
 
 DRAWN = pictures.charts()
@@ -53,3 +54,19 @@ def test_a_long_label_and_a_long_value_are_whole():
     for text in (*figure.texts, *axes.get_yticklabels(), *axes.texts):
         box = text.get_window_extent()
         assert 0 <= box.x0 < box.x1 <= width
+
+
+def test_the_tables_of_photographs_have_the_stored_figures():
+    """README's table, and the longer one of the page on performance."""
+    stored = json.loads((DOCS / "benchmarks" / "photographs.json").read_text())
+    measured = {(row["system"], row["placement"], row["clients"]): row for row in stored if row["protocol"] != "grpc"}
+    readme, page = (
+        {name: cells for name, *cells in pictures.table(each, "server")} for each in ("../README.md", "performance.md")
+    )
+    assert {name: [*cells[:3], cells[4]] for name, cells in page.items()}.items() >= readme.items()
+    for system, name in pictures.SYSTEMS.items():
+        if name in page:
+            one, eight, many = (measured[*system, clients] for clients in (1, 8, 32))
+            rates = [f"{row['requests_per_s']:.0f}" for row in (eight, many)]
+            memory = f"{many['resident_mb']:,.0f}" if many["resident_mb"] else ""
+            assert page[name] == [f"{one['p50_ms']:.1f}", *rates, f"{many['server_cpu_ms_per_request']:.1f}", memory]
