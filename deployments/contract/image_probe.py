@@ -34,6 +34,8 @@ MOST_SEGMENTS, MOST_FILL = 1024, 4096
 NUMBER, COMMENT = re.compile(rb"\d{1,10}"), re.compile(rb"#[^\r\n]*")
 # How far into a file the formats that have no fixed place for it are looked through.
 MOST_SEARCHED = 4096
+# The marker of JPEG 2000 that declares the size, and its fields: its length, a capability, 8 extents, the components.
+SIZ, SIZ_FIELDS = b"\xff\x51", struct.Struct(">HH8IH")
 
 
 class Jpeg(NamedTuple):
@@ -135,7 +137,7 @@ def _pixels(image: bytes) -> int:
             return _webp(image)
         if start[:2] in {b"II", b"MM"}:
             return _tiff(image)
-        return max(_behind(image, b"ispe", 4), _behind(image, b"ihdr", 0), _behind(image, b"\xff\x51", 4))
+        return max(_behind(image, b"ispe", 4), _behind(image, b"ihdr", 0), _jpeg_2000(image))
     # A BigTIFF's directory may be where no index leads.
     except (struct.error, OverflowError):
         return 0
@@ -168,6 +170,17 @@ def _tiff(image: bytes) -> int:
         if tag in {256, 257}:
             [sides[tag]] = struct.unpack_from(order + {3: "H", 16: "Q"}.get(kind, "I"), image, entry + value)
     return _product(list(sides.values()))
+
+
+def _jpeg_2000(image: bytes) -> int:
+    """Multiply the sides behind each marker SIZ whose length fits its components, as decoders ask; take the largest."""
+    largest, position = 0, image.find(SIZ, 0, MOST_SEARCHED)
+    while 0 <= position <= len(image) - len(SIZ) - SIZ_FIELDS.size:
+        length, _, width, height, *_, components = SIZ_FIELDS.unpack_from(image, position + len(SIZ))
+        if length == SIZ_FIELDS.size + 3 * components:
+            largest = max(largest, width * height)
+        position = image.find(SIZ, position + 1, MOST_SEARCHED)
+    return largest
 
 
 def _behind(image: bytes, name: bytes, skipped: int) -> int:

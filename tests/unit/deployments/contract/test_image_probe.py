@@ -15,7 +15,7 @@ from deployments.contract.image_probe import (
     probe,
     read_jpeg,
 )
-from lab.faults.fuzz.images import ANIMATED, BOMBS, FORMATS, animated, well_formed
+from lab.faults.fuzz.inputs import ANIMATED, BOMBS, FORMATS, animated, well_formed
 from tests import pictures
 
 
@@ -44,6 +44,13 @@ def test_the_size_is_what_the_library_reads(name):
         width, height = Image.open(io.BytesIO(image)).size
         assert pixels(image) == width * height
         assert is_plain(image) == ("jpeg" in name and "2000" not in name)
+
+
+def test_data_that_looks_like_the_marker_of_a_size_is_no_size():
+    whole = well_formed("jpeg 2000", 0)
+    assert pixels(whole + b"\xff\x51" + b"\xff" * 40) == pixels(whole) == 16 * 16
+    # A decoder would take this one.
+    assert pixels(whole + struct.pack(">HHH8IH", 0xFF51, 41, 0, 30_000, 20_000, *[0] * 6, 1)) == 600_000_000
 
 
 @pytest.mark.parametrize("name", ANIMATED)
@@ -113,7 +120,7 @@ def test_what_says_nothing_has_no_pixels(image):
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_of_bombs_something_is_read(name):
-    for number in range(30):
+    for number in range(10):
         assert pixels(BOMBS[name](Random(number))) >= 0
 
 
