@@ -1,9 +1,7 @@
 """The commands of the laboratory."""
 
 COMMANDS = {
-    "Training": {
-        "train": ("lab.training.__main__", "Trains a member: a CIFAR-size network."),
-    },
+    "Training": {"train": ("lab.training.__main__", "Trains a member: a CIFAR-size network.")},
     "Laboratory": {
         "benchmark": ("lab.benchmark.__main__", "Compares this application with other servers."),
         "limit": ("lab.benchmark.limit", "Measures the highest rate of the models, unserved."),

@@ -33,9 +33,9 @@ from scripts.shipped import CHECKOUT
 
 CONFIG = CHECKOUT / "zensical.toml"
 PAGES = ("*.md", "docs/**/*.md")
-# The texts of the code that are read, and folders whose texts are not: tests, builds, and two parts of the laboratory.
+# The texts of the code that are read, and folders whose texts are not read: tests and builds.
 CODE = ("deployments", "graph", "scripts", "packages", "lab")
-UNREAD = {"tests", "build", "training", "fuzz"}
+UNREAD = {"tests", "build"}
 # The map of the pages that language models look for; its links are checked, and it is at the site's root.
 MAP = CHECKOUT / "llms.txt"
 # Links of Markdown to files of the repository, without their anchors.
@@ -80,11 +80,7 @@ def check_sections(written: set[str], in_sections: list[str]) -> None:
 
 
 def linked(page: Path) -> Iterator[Path]:
-    """Yield the files of the repository that a page links to.
-
-    Raises:
-        ScriptError: a link leads to no file.
-    """
+    """Yield the files of the repository that a page links to. Raises ScriptError if a link leads to no file."""
     for link in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
         target = (page.parent / link).resolve()
         if not target.is_file():
@@ -176,8 +172,7 @@ def code() -> Iterator[Path]:
 def build(folder: Path) -> Path:
     """Build the site in a folder, whose content is removed first, and return the site's own folder.
 
-    Raises:
-        ScriptError: a page or a link is wrong, or Zensical is not installed.
+    Raises ScriptError if a page or a link is wrong, or Zensical is not installed.
     """
     written = pages()
     check_sections(written, list(listed(tomllib.loads(CONFIG.read_text(encoding="utf-8"))["project"]["nav"])))

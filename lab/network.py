@@ -74,8 +74,7 @@ class Machine:
 def network(count: int) -> Iterator[list[Machine]]:
     """Make `count` machines that reach each other; leave nothing of them in the end.
 
-    Raises:
-        ScriptError: this process may not make network namespaces.
+    Raises ScriptError if this process may not make network namespaces.
     """
     if not can_make():
         raise ScriptError("machines are network namespaces here, which need root and iproute2; run it as root")

@@ -12,7 +12,7 @@ import io
 import json
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -34,8 +34,6 @@ SYSTEMS = {
     ("triton", None): "Triton's ensemble, a process per step",
     ("triton-callable", None): "Triton, one Python model for all steps",
     ("mlserver", None): "MLServer",
-    ("fastapi", None): "FastAPI",
-    ("litserve", None): "LitServe",
 }
 WIDTH, ROW, HEAD, FOOT = 9.6, 0.27, 0.75, 0.45
 # Letters in a line of a title and of a note, and the heights of a further line of each.
@@ -71,6 +69,29 @@ class Bar:
     interval: tuple[float, float] | None = None
 
 
+Groups = Sequence[tuple[str, Sequence[Bar]]]
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A bar for each row, in the rows' order: its length's figure, and templates that the row's figures fill in."""
+
+    value: str
+    label: str
+    text: str
+    group: str = ""
+    ours: Callable[[Mapping[str, Any]], Any] = lambda row: False
+
+    def groups(self, rows: Sequence[Mapping[str, Any]]) -> Groups:
+        """Draw the rows that have the figure, the groups in the order of the rows."""
+        groups: dict[str, list[Bar]] = {}
+        for row in rows:
+            if row.get(self.value) is not None:
+                bar = Bar(self.label.format(**row), row[self.value], self.text.format(**row), bool(self.ours(row)))
+                groups.setdefault(self.group.format(**row), []).append(bar)
+        return list(groups.items())
+
+
 @dataclass(frozen=True)
 class Chart:
     """A chart of horizontal bars on an axis that begins at 0.
@@ -83,7 +104,7 @@ class Chart:
 
     title: str
     note: str
-    groups: Sequence[tuple[str, Sequence[Bar]]]
+    groups: Groups
 
     def svg(self) -> str:
         """Draw the picture as a file."""
@@ -91,7 +112,9 @@ class Chart:
 
     def figure(self) -> Figure:
         """Draw the picture."""
-        lines = [line for heading, bars in self.groups for line in (heading, *bars) if line]
+        lines: list[str | Bar] = []
+        for heading, bars in self.groups:
+            lines += [heading, *bars] if heading else bars
         figure, axes = _figure(WIDTH, FOOT + ROW * len(lines), self.title, self.note)
         most = max(bar.interval[1] if bar.interval else bar.value for bar in lines if isinstance(bar, Bar))
         for row, line in enumerate(lines):
@@ -100,8 +123,8 @@ class Chart:
         labels = [line.label if isinstance(line, Bar) else line for line in lines]
         axes.set_yticks(range(len(lines)), labels)
         for text, line in zip(axes.get_yticklabels(), lines, strict=True):
-            is_heading = not isinstance(line, Bar)
-            text.set(color=NOTE if is_heading else INK, weight="bold" if is_heading or line.ours else "normal")
+            is_bold = isinstance(line, str) or line.ours
+            text.set(color=NOTE if isinstance(line, str) else INK, weight="bold" if is_bold else "normal")
         axes.set(xlim=(0, most), ylim=(len(lines) - 0.4, -0.6))
         axes.tick_params(length=0)
         axes.tick_params("x", colors=NOTE)
@@ -188,21 +211,15 @@ def _rows(name: str) -> Sequence[Mapping[str, Any]]:
 
 
 def _requests(workload: str, note: str) -> Chart:
-    rows = [row for row in _rows(workload) if row["protocol"] in {None, "http"}]
-    groups = []
-    for clients in (8, 32):
-        bars = [
-            Bar(
-                SYSTEMS[row["system"], row["placement"]],
-                row["requests_per_s"],
-                f"{row['requests_per_s']:.0f}",
-                row["system"] == "ours",
-            )
-            for row in rows
-            if row["clients"] == clients
-        ]
-        groups.append((f"{clients} clients", highest_first(bars)))
-    return Chart("Requests per second; more is better", note, groups)
+    rows = [
+        {**row, "label": SYSTEMS[row["system"], row["placement"]]}
+        for row in sorted(_rows(workload), key=lambda row: (row["clients"], -row["requests_per_s"]))
+        if row["protocol"] in {None, "http"} and row["clients"] in {8, 32}
+    ]
+    bars = Bars(
+        "requests_per_s", "{label}", "{requests_per_s:.0f}", "{clients} clients", lambda row: row["system"] == "ours"
+    )
+    return Chart("Requests per second; more is better", note, bars.groups(rows))
 
 
 def _stages() -> Chart:

@@ -16,8 +16,6 @@ Row = dict[str, Any]
 Rows = list[Row]
 # The last characters of a failed server's log, which stand in its row.
 LAST = 300
-# About how long a server takes to start and to end, and a load to warm up, seconds.
-START_S, WARM_UP_S = 15.0, 1.0
 # Counts of a row, which are added up over the rounds.
 COUNTS = ("requests", "failed")
 
@@ -30,25 +28,16 @@ class Part:
         name: of the part, unique within the experiment.
         measure: gives its rows.
         key: is in each of its rows; where it is empty, an error ends the experiment instead of becoming a row.
-        loads: how many loads it takes, each of the experiment's seconds.
-        start_s: how long it takes beside the loads.
     """
 
     name: str
     measure: Callable[[], Iterable[Mapping[str, Any]]]
     key: Mapping[str, Any] = field(default_factory=dict)
-    loads: float = 1
-    start_s: float = START_S
-
-    def takes_s(self, seconds: float) -> float:
-        """Estimate how long it takes."""
-        return self.start_s + self.loads * (WARM_UP_S + seconds)
 
     def rows(self) -> Rows:
         """Measure its rows; the last one has the error that ended the part, if any.
 
-        Raises:
-            ScriptError: it could not be measured, and has no key.
+        Raises ScriptError if it could not be measured, and has no key.
         """
         rows: Rows = []
         try:

@@ -1,6 +1,6 @@
 """Compares this application with its unserved models and with other servers, side by side in one run.
 
-    ensemble benchmark --workload embedded --systems limit ours fastapi --json rows.json
+    ensemble benchmark --workload embedded --systems limit ours triton --json rows.json
 
 Every round takes each system in turn, with the limit measured again between them; rows are medians over the rounds.
 The load is a closed loop of clients in a process of its own, on the same cores. `--tail` adds to each row of one client
@@ -79,8 +79,7 @@ class Limit:
     def measure(self) -> dict[int, Row]:
         """Measure the limit; return the measurements by the number of clients.
 
-        Raises:
-            ScriptError: it could not be measured, or not in its time.
+        Raises ScriptError if it could not be measured, or not in its time.
         """
         more = ["--setting", *self._settings] if self._settings else []
         try:
@@ -108,8 +107,7 @@ def run(
 ) -> Iterator[Rows]:
     """Measure, round by round: after each system, the medians of all rounds so far.
 
-    Raises:
-        ScriptError: a system did not start, or a request failed.
+    Raises ScriptError if a system did not start, or a request failed.
     """
     samples: Rows = []
     steps = tqdm(total=rounds * max(1, len(systems)), desc=load.name, unit="system")
@@ -169,13 +167,7 @@ def _rows(samples: Rows) -> Rows:
 def _key(load: Workload, system: System | None, protocol: str | None, clients: int) -> Row:
     """Return the columns that identify a row; without a system the row is the limit's."""
     name, placement = (system.name, system.placement) if system else ("limit", None)
-    return {
-        "workload": load.name,
-        "system": name,
-        "placement": placement,
-        "protocol": protocol,
-        "clients": clients,
-    }
+    return {"workload": load.name, "system": name, "placement": placement, "protocol": protocol, "clients": clients}
 
 
 def _limit(load: Workload, limit: Limit | None, samples: Rows) -> dict[int, Row]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from scripts.flags import described
 TRY_S = 1.0
 # The largest batch that is tried.
 MOST_AT_ONCE = 16
-PATIENCE_S = 30.0
+WARM_UP_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,27 @@ def settings(clients: int) -> list[Setting]:
 def compile_models(paths: list[Path], compiled: tuple[int, int], precision: str | None) -> list[ov.CompiledModel]:
     """Compile the models for the CPU with threads, streams, and an inference precision such as `f32` if given."""
     threads, streams = compiled
-    options: dict[str, Any] = {
-        "INFERENCE_NUM_THREADS": threads,
-        "NUM_STREAMS": streams,
-        "ENABLE_CPU_PINNING": False,
-    }
+    options: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": streams, "ENABLE_CPU_PINNING": False}
     if precision is not None:
         options["INFERENCE_PRECISION_HINT"] = precision
     return [ov.Core().compile_model(path, "CPU", options) for path in paths]
+
+
+def closed_loop(calls: Sequence[Callable[[], object]], seconds: float, warm_up_s: float) -> list[float]:
+    """Repeat each call in a thread of its own; return the seconds of every call that ended after the warm-up."""
+    begin = time.perf_counter() + warm_up_s
+    end = begin + seconds
+
+    def repeat(call: Callable[[], object]) -> list[float]:
+        taken = []
+        while (started := time.perf_counter()) < end:
+            call()
+            if begin <= (now := time.perf_counter()) <= end:
+                taken.append(now - started)
+        return taken
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [each for part in pool.map(repeat, calls) for each in part]
 
 
 class Run:
@@ -81,45 +95,27 @@ class Run:
 
     def measure(self, clients: int, batch: int, seconds: float, warm_up_s: float) -> dict[str, float]:
         """Measure images per second, latency in milliseconds, and CPU milliseconds per image."""
-        self._latencies: list[float] = []
-        self._begin = time.perf_counter() + warm_up_s
-        self._end = self._begin + seconds
         before = time.process_time()
-        # One thread for each batch in flight.
-        threads = [
-            threading.Thread(target=self._infer, args=(batch,), daemon=True) for _ in range(max(1, clients // batch))
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(seconds + warm_up_s + PATIENCE_S)
-            if thread.is_alive():
-                raise SystemExit("error: an inference did not end")
+        requests = [[model.create_infer_request() for model in self._models] for _ in range(max(1, clients // batch))]
+        latencies = closed_loop([partial(self._infer, each, batch) for each in requests], seconds, warm_up_s) * batch
         cpu_s = (time.process_time() - before) * seconds / (seconds + warm_up_s)
         # On a machine that other work has, a short trial may end before its first image.
-        milliseconds = np.array(self._latencies or [np.nan]) * 1000
+        milliseconds = np.array(latencies or [np.nan]) * 1000
         return {
-            "requests_per_s": len(self._latencies) / seconds,
+            "requests_per_s": len(latencies) / seconds,
             "p50_ms": float(np.percentile(milliseconds, 50)),
             "p99_ms": float(np.percentile(milliseconds, 99)),
-            "server_cpu_ms_per_request": cpu_s * 1000 / max(1, len(self._latencies)),
+            "server_cpu_ms_per_request": cpu_s * 1000 / max(1, len(latencies)),
         }
 
-    def _infer(self, batch: int) -> None:
-        requests = [model.create_infer_request() for model in self._models]
-        now = time.perf_counter()
-        while now < self._end:
-            started = now
-            pixels = self._decode(list(itertools.islice(self._images, batch)))
-            for request, wanted in zip(requests, self._wanted, strict=True):
-                request.start_async({0: pixels[wanted]}, share_inputs=True)
-            for request in requests:
-                request.wait()
-            scores = np.mean([request.get_output_tensor(0).data for request in requests], axis=0)
-            scores.argmax(axis=1).tolist()
-            now = time.perf_counter()
-            if self._begin <= now <= self._end:
-                self._latencies += [now - started] * batch
+    def _infer(self, requests: list[ov.InferRequest], batch: int) -> None:
+        pixels = self._decode(list(itertools.islice(self._images, batch)))
+        for request, wanted in zip(requests, self._wanted, strict=True):
+            request.start_async({0: pixels[wanted]}, share_inputs=True)
+        for request in requests:
+            request.wait()
+        scores = np.mean([request.get_output_tensor(0).data for request in requests], axis=0)
+        scores.argmax(axis=1).tolist()
 
     def _decode(self, encoded: list[bytes]) -> dict[Preprocessing, Any]:
         """Return the pixels of a batch for each preprocessing."""
@@ -135,7 +131,6 @@ def main() -> None:
     parser.add_argument("--images", type=Path, nargs="+", required=True)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32], help="images in flight")
     parser.add_argument("--seconds", type=float, default=3)
-    parser.add_argument("--warm-up", type=float, default=0.5)
     parser.add_argument("--precision", help="INFERENCE_PRECISION_HINT")
     parser.add_argument("--setting", nargs="+", metavar="THREADS:STREAMS:BATCH", help="a setting for each of --clients")
     args = parser.parse_args()
@@ -160,7 +155,7 @@ def main() -> None:
         if len(candidates) > 1:
             rates = {each: measured(clients, each, TRY_S, TRY_S / 2)["requests_per_s"] for each in candidates}
             best = max(rates, key=lambda setting: rates[setting])
-        result = measured(clients, best, args.seconds, args.warm_up)
+        result = measured(clients, best, args.seconds, WARM_UP_S)
         told = f"{best.threads}:{best.streams}:{best.batch}"
         print(json.dumps({"clients": clients, "setting": told, **result}), flush=True)
 

@@ -1,18 +1,18 @@
-"""The head of a peer's file (PEP 723): the peer's dependencies, and the form of its requests."""
+"""A peer: its declaration in peers.yaml, the form of its requests, and a Python with its dependencies."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import subprocess
 import sys
-import tomllib
 import venv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ensemble_capacity.load.protocols import Classify
+import yaml
+
 from ensemble_capacity.load.tensors import OpenInference
 from ensemble_remote.tensors import Tensor
 from ensemble_serving.transports import Request, Transport
@@ -21,21 +21,8 @@ from scripts.errors import ScriptError
 
 # The same builds in a peer's environment as here.
 SHARED = ("openvino", "opencv-python-headless", "numpy")
-
-
-# The image as the body.
-AS_IT_IS = Classify()
-
-
-def form(declared: Mapping[str, Any]) -> Classify:
-    """Make an HTTP server's form of a request, by its head's `[tool.benchmark]` table; by default the image itself.
-
-    Its fields are `path`, `headers`, and `body`, a text with `BASE64` for the image.
-    """
-    given = dict(declared)
-    if "headers" in given:
-        given["headers"] = tuple((name.lower(), value) for name, value in given["headers"].items())
-    return Classify(**given)
+PEERS = Path(__file__).resolve().parent / "peers"
+DECLARED: dict[str, dict[str, Any]] = yaml.safe_load((PEERS / "peers.yaml").read_text(encoding="utf-8"))
 
 
 def grpc_form(shape: Sequence[int] = (1,)) -> OpenInference:
@@ -57,8 +44,8 @@ class TorchServe:
     def request(self, images: Sequence[bytes]) -> Request:
         """See `Protocol.request`."""
         [image] = images
-        entry = _field(1, b"data") + _field(2, image)
-        message = _field(1, b"ensemble") + _field(3, entry)
+        entry = field(1, b"data") + field(2, image)
+        message = field(1, b"ensemble") + field(3, entry)
         return Request("/org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions", message)
 
     def seen(self, body: bytes, label: str) -> int:
@@ -66,45 +53,35 @@ class TorchServe:
         return 0
 
 
-def _field(number: int, content: bytes) -> bytes:
-    """Write a field of a Protobuf message whose content has a length."""
-    length, left = b"", len(content)
-    while left > 127:
-        length, left = length + bytes([left & 127 | 128]), left >> 7
-    return bytes([number << 3 | 2]) + length + bytes([left]) + content
+def varint(number: int) -> bytes:
+    """Encode a number as protobuf does."""
+    return bytes([number & 127 | 128]) + varint(number >> 7) if number > 127 else bytes([number])
 
 
-def head(file: Path) -> dict[str, Any]:
-    """Read what a script's head declares (PEP 723); empty if it has none."""
-    lines = file.read_text(encoding="utf-8").splitlines()
-    if "# /// script" not in lines:
-        return {}
-    begin = lines.index("# /// script") + 1
-    return tomllib.loads("\n".join(line[2:] for line in lines[begin : lines.index("# ///", begin)]))
+def field(number: int, content: bytes) -> bytes:
+    """Encode a field of a protobuf message that has a length: a text, a message, or packed numbers."""
+    return varint(number << 3 | 2) + varint(len(content)) + content
 
 
-def python_of(file: Path) -> str:
-    """Return the Python of a peer: one with the dependencies that its head declares (PEP 723), else this one.
+def python_of(name: str) -> str:
+    """Return the Python of a peer: this one for a peer without dependencies, else one that has them.
 
-    Raises:
-        ScriptError: they can't be installed.
+    Raises ScriptError if they can't be installed.
     """
-    declared = head(file)
-    if not declared.get("dependencies"):
+    dependencies = DECLARED[name].get("dependencies")
+    if not dependencies:
         return sys.executable
-    folder = (CACHE / "environments" / file.stem).resolve()
+    folder = (CACHE / "environments" / name).resolve()
     python = folder / "bin" / "python"
     # A version that the peer asks for itself wins.
-    wanted = [
-        f"{name}=={importlib.metadata.version(name)}" if name in SHARED else name for name in declared["dependencies"]
-    ]
-    # What is in it, once it is complete: made anew when that changes.
+    wanted = [f"{each}=={importlib.metadata.version(each)}" if each in SHARED else each for each in dependencies]
+    # Names the content once it is complete; another content is installed anew.
     complete = folder / "requirements.txt"
     if not complete.exists() or complete.read_text(encoding="utf-8").splitlines() != wanted:
-        print(f"installing {file.stem} into {folder}", flush=True)
+        print(f"installing {name} into {folder}", flush=True)
         venv.create(folder, clear=True, with_pip=True)
         command = [str(python), "-m", "pip", "install", "--quiet", *wanted]
         if subprocess.run(command).returncode != 0:  # noqa: S603
-            raise ScriptError(f"{file.stem} could not be installed; leave it out by --systems")
+            raise ScriptError(f"{name} could not be installed; leave it out by --systems")
         complete.write_text("\n".join(wanted), encoding="utf-8")
     return str(python)

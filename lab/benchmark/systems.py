@@ -7,9 +7,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from ensemble_capacity.load.search import Bracket, Trial, bracket
 from ensemble_capacity.load.server import Server
 from ensemble_capacity.process import says_ready, started
 from ensemble_serving.transports import NoResponse, once
-from lab.benchmark.peer import AS_IT_IS, TorchServe, form, grpc_form, head, python_of
+from lab.benchmark.peer import DECLARED, PEERS, TorchServe, grpc_form, python_of
 from lab.benchmark.workloads import ROOT, Placement, Workload
 from lab.network import Machine
 from scripts.errors import ScriptError
@@ -41,8 +41,7 @@ WARM_UP_S = 1.0
 # How many times the p50 of a lone client the p99 may be, and how many requests tell a p99.
 TAIL, TAIL_REQUESTS = 3, 200
 MODEL = "ensemble"
-PEERS = Path(__file__).resolve().parent / "peers"
-ENSEMBLE = grpc_form()
+AS_IT_IS, ENSEMBLE = Classify(), grpc_form()
 # A peer's file has the name of the package that it needs, which Python would find in the file's folder first.
 UNSHADOWED = ("-P",)
 
@@ -88,11 +87,7 @@ VARIANTS = {
 
 
 def named(names: list[str]) -> list[System]:
-    """Return the systems of these names, in order; `ours` is two.
-
-    Raises:
-        ScriptError: there is no such system.
-    """
+    """Return the systems of these names, in order; `ours` is two. Raises ScriptError if there is no such system."""
     others = peers()
     known = ["limit", "ours", *VARIANTS, *others]
     systems: list[System] = []
@@ -109,28 +104,33 @@ def named(names: list[str]) -> list[System]:
 
 
 def peers() -> dict[str, System]:
-    """Return the servers to compare with, by name."""
-    return {system.name: system for file in sorted(PEERS.glob("*.py")) for system in forms_of(file)}
+    """Return the servers to compare with, and their variants, by name; see peers.yaml."""
+    return {system.name: system for name in DECLARED for system in _forms(name, **DECLARED[name])}
 
 
-def forms_of(file: Path) -> Iterator[System]:
-    """Yield a peer's server, and its variants, named `<file>-<variant>`, by its head's `[tool.benchmark]` table.
-
-    Besides the fields of `form`: `grpc`, whether the server answers the Open Inference Protocol over gRPC, too, on
-    `--grpc-port`, or `torchserve` for TorchServe's own; `shape`, of the input of a gRPC request; `sizes`, whether
-    `--size` may have a height and width for each model; and `variants`, the arguments of each, by its name.
-    """
-    declared = dict(head(file).get("tool", {}).get("benchmark", {}))
-    variants = {"": (), **declared.pop("variants", {})}
-    grpc = declared.pop("grpc", False)
-    protocols = ("http", "grpc") if grpc else ("http",)
-    takes_sizes = declared.pop("sizes", False)
-    over_grpc = TorchServe() if grpc == "torchserve" else grpc_form(declared.pop("shape", (1,)))
-    forms: dict[str, Any] = {"grpc_form": over_grpc, "form": form(declared)}
-    for name, arguments in variants.items():
-        full = f"{file.stem}-{name}" if name else file.stem
-        more = {"arguments": tuple(arguments), "takes_sizes": takes_sizes}
-        yield System(full, None, protocols, file=str(file), **more, **forms)
+def _forms(
+    peer: str,
+    *,
+    dependencies: Sequence[str] = (),
+    grpc: bool | str = False,
+    shape: Sequence[int] = (1,),
+    sizes: bool = False,
+    headers: Mapping[str, str] | None = None,
+    variants: Mapping[str, Sequence[str]] | None = None,
+    **form: str,
+) -> Iterator[System]:
+    plain = System(
+        peer,
+        None,
+        ("http", "grpc") if grpc else ("http",),
+        Classify(**form, headers=None if headers is None else tuple(headers.items())),
+        TorchServe() if grpc == "torchserve" else grpc_form(shape),
+        str(PEERS / f"{peer}.py"),
+        takes_sizes=sizes,
+    )
+    yield plain
+    for name, arguments in (variants or {}).items():
+        yield replace(plain, name=f"{peer}-{name}", arguments=tuple(arguments))
 
 
 class Running:
@@ -188,8 +188,7 @@ class Running:
     def load(self, workload: Workload, protocol: str, clients: int, seconds: float) -> dict[str, Any]:
         """Measure a closed loop of clients, and the server's use of the machine meanwhile.
 
-        Raises:
-            ScriptError: a request failed.
+        Raises ScriptError if a request failed.
         """
         before = self.cpu_s()
         row = self.row(workload, protocol, Closed(clients), seconds)
@@ -242,17 +241,9 @@ def running(
     environment: Mapping[str, str] | None = None,
     machine: Machine | None = None,
 ) -> Iterator[Running]:
-    """Start a system, wait until it answers, and stop it at the end.
+    """Start a system, wait until it answers, and stop it at the end; raise ScriptError if it did not start.
 
-    Args:
-        system: the server.
-        workload: what it serves.
-        edit: changes our configuration.
-        environment: more of it.
-        machine: where ours runs, and listens for anyone; None for here.
-
-    Raises:
-        ScriptError: it did not start.
+    `edit` changes our configuration. On a `machine` of a network, ours listens for anyone.
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -273,8 +264,7 @@ def _inherited(system: System) -> dict[str, str]:
 def _wait_for_ports() -> None:
     """Wait until nothing listens where servers do: a worker of the one before may need a moment to end.
 
-    Raises:
-        ScriptError: something still does.
+    Raises ScriptError if something still does.
     """
     give_up = time.monotonic() + PORTS_TIMEOUT_S
     while True:
@@ -315,7 +305,7 @@ def _peer(system: System, workload: Workload) -> list[str]:
     assert system.file is not None
     if not can_serve(system, workload):
         raise ScriptError(f"{system.name} serves models of one size only; leave it out by --systems")
-    command = [python_of(Path(system.file)), *UNSHADOWED, system.file, "--port", str(HTTP_PORT)]
+    command = [python_of(Path(system.file).stem), *UNSHADOWED, system.file, "--port", str(HTTP_PORT)]
     if "grpc" in system.protocols:
         command += ["--grpc-port", str(GRPC_PORT)]
     # One size for all models, or the size of each.

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -92,8 +92,7 @@ class Workload:
     def config(self, placement: Placement, port: int, grpc_port: int, file: Path | None = None) -> dict[str, Any]:
         """Return the shipped configuration of a placement, or of a file, with these models and ports.
 
-        Raises:
-            ScriptError: the configuration is about other models.
+        Raises ScriptError if the configuration is about other models.
         """
         config: dict[str, Any] = yaml.safe_load((file or CONFIGS[placement]).read_text(encoding="utf-8"))
         config["http_options"]["port"] = port
@@ -133,6 +132,38 @@ class Workload:
         application["deployments"] = kept
 
 
+Edit = Callable[[dict[str, Any]], None]
+
+
+def changed(
+    args: Mapping[str, Any] | None = None,
+    member: Mapping[str, Any] | None = None,
+    deployment: Mapping[str, Any] | None = None,
+) -> Edit:
+    """Make a change of a Serve config: in its arguments, each member, and each deployment; None removes a field."""
+
+    def edit(config: dict[str, Any]) -> None:
+        [application] = config["applications"]
+        merge(application["args"], args or {})
+        for each in application["args"]["members"]:
+            merge(each, member or {})
+        for each in application["deployments"]:
+            merge(each, deployment or {})
+
+    return edit
+
+
+def merge(into: dict[str, Any], change: Mapping[str, Any]) -> None:
+    """Change fields, section by section; None removes a field."""
+    for name, value in change.items():
+        if value is None:
+            into.pop(name, None)
+        elif isinstance(value, Mapping):
+            merge(into.setdefault(name, {}), value)
+        else:
+            into[name] = value
+
+
 def thresholds(
     models: Sequence[Model], weights: Mapping[str, float], photographs: Dataset, shares: Sequence[float]
 ) -> list[float]:
@@ -170,8 +201,7 @@ WORKLOADS = ("embedded", "imagenet", "trivial", "photographs", "photographs-12mp
 def workload(name: str, precision: Precision) -> Workload:
     """Return a workload by name; its models are made if they are not there yet.
 
-    Raises:
-        ScriptError: there is no such workload, or its models can't be made.
+    Raises ScriptError if there is no such workload, or its models can't be made.
     """
     hint = "f32" if precision == "float32" else None
     version = 1 if precision == "float32" else 2
@@ -191,8 +221,7 @@ def workload(name: str, precision: Precision) -> Workload:
 def photographs(kind: Literal["small", "large", "12mp"]) -> tuple[Path, ...]:
     """Return photographs of about 15 KB, 100 KB or 3 MB, from `ENSEMBLE_DATA` or else from scikit-image.
 
-    Raises:
-        ScriptError: there are none.
+    Raises ScriptError if there are none.
     """
     source = "data" if "ENSEMBLE_DATA" in os.environ else "scikit-image"
     folder = CACHE / f"photographs-{kind}-{source}"
@@ -215,8 +244,7 @@ def photographs(kind: Literal["small", "large", "12mp"]) -> tuple[Path, ...]:
 def originals() -> list[Any]:
     """Read photographs of their own sizes, uint8 [H,W,3] BGR, from `ENSEMBLE_DATA` or else from scikit-image.
 
-    Raises:
-        ScriptError: there are none.
+    Raises ScriptError if there are none.
     """
     data = os.environ.get("ENSEMBLE_DATA")
     if data is not None:
@@ -264,8 +292,7 @@ def trivial(root: Path, size: tuple[int, int]) -> Path:
 def imagenet_models() -> Path:
     """Make ResNet-50 v1.5, DenseNet-169, Inception v3 of random weights, float16 and int8, by PyTorch and NNCF once.
 
-    Raises:
-        ScriptError: they can't be made.
+    Raises ScriptError if they can't be made.
     """
     root = CACHE / "imagenet"
     for name, architecture in IMAGENET_NAMES.items():
@@ -290,8 +317,7 @@ def imagenet_models() -> Path:
 def photograph_models() -> Path:
     """Return the repository of the models of configs/photographs.yaml; `make serve` makes the same one.
 
-    Raises:
-        ScriptError: the models can't be made.
+    Raises ScriptError if the models can't be made.
     """
     root = ROOT / "build" / "photographs"
     for name in PHOTOGRAPHS:

@@ -9,13 +9,12 @@ from itertools import product
 from ensemble_capacity.load.load import Arrivals, Closed
 from lab.benchmark.systems import OURS, System, peers, running
 from lab.benchmark.workloads import Workload, workload
-from lab.experiments.experiment import Bars, Experiment, Here, check_photographs
+from lab.experiments.experiment import Here, check_photographs, declared
 from lab.rows import Part, Rows, measured
 from scripts.errors import ScriptError
 
 SHARES, CLIENTS, ROUNDS = (0.5, 0.9, 1.2), 32, 3
 PEERS = ("torchserve", "mlserver", "triton")
-FIGURES = ("requests_per_s", "p50_ms", "p99_ms")
 # A request that waits longer than this is lost; above capacity a queue would grow without end.
 TIMEOUT_S = 10.0
 
@@ -48,7 +47,6 @@ def parts(seconds: float) -> Sequence[Part]:
             each.name,
             partial(of_system, each, load, seconds),
             {"system": each.name},
-            loads=1 + ROUNDS * len(SHARES) * len(each.protocols),
         )
         for each in systems
     ]
@@ -64,24 +62,6 @@ def compare(rows: Rows) -> Mapping[str, Here]:
     return {"protocol that delivers more load": Here(None, "; ".join(told))} if told else {}
 
 
-ARRIVALS = Experiment(
-    name="arrivals",
-    title="Requests answered per second, by the rate of Poisson arrivals; with the median latency",
-    setting=f"Images of 15 KB, models of 32x32 in int8, one process of ours, {ROUNDS} rounds",
-    check=check_photographs,
-    parts=parts,
-    columns="system {system} | protocol {protocol} | share of capacity {share:.1f} | sent/s {rate:.0f} | "
-    "requests {requests:,} | answered/s {requests_per_s:.0f} | failed {failed:d} | "
-    "p50, ms {p50_ms:.1f} | p99, ms {p99_ms:.1f}",
-    picture=Bars(
-        "requests_per_s",
-        "{rate:.0f} sent/s",
-        "{requests_per_s:.0f} answered/s, p50 {p50_ms:.1f} ms, {failed} failed",
-        "{system}, {protocol}",
-        lambda row: row["system"] == "ours",
-    ),
-    seconds=4.0,
-    figures=FIGURES,
-    compare=compare,
-    differs="other servers; JPEGs instead of JSON lists and tensors; two cores, which the clients share",
+ARRIVALS = declared(
+    "arrivals", check=check_photographs, parts=parts, ours=lambda row: row["system"] == "ours", compare=compare
 )

@@ -9,15 +9,18 @@ peak. A request is late if it takes more than 50 ms from when it was due, or fai
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import cv2
 import httpx
 import numpy as np
+import yaml
 from ray.serve import Application
 
 from deployments.contract.batch import Batch
@@ -35,9 +38,8 @@ from graph.config import parse
 from graph.features.feature import Feature
 from graph.pipeline.member_client import Member
 from graph.pipeline.pipeline import Ensemble, Pipeline
-from graph.scaling.latency import Load, needed
 from graph.signature import resolve_signatures
-from lab.experiments.experiment import Bars, Experiment
+from lab.experiments.experiment import declared
 from lab.rows import Part, Row, Rows
 
 # Of an image; images wait for each other, as they do for a member's threads.
@@ -71,11 +73,10 @@ def build(args: dict[str, Any]) -> Application:
     return application(config, agreed, partial(compose, agreed.pixels))
 
 
-P99_MS, BASE, PEAK, MOST = 50.0, 12.0, 60.0, 6
-LOOK_S, KEEP_S = 0.5, 30
-FAST = {"upscale_delay_s": 0, "downscale_delay_s": 0, "metrics_interval_s": 0.5, "look_back_period_s": 10}
-OURS = {"policy_function": "graph.scaling.latency:LatencyTarget", "policy_kwargs": {"p99_ms": P99_MS, "keep_s": KEEP_S}}
-LATENCY_TARGET = "LatencyTarget"
+P99_MS, BASE, PEAK = 50.0, 12.0, 60.0
+LOOK_S = 0.5
+DECLARED = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+LATENCY_TARGET, FIXED = "LatencyTarget", DECLARED["policies"]["fixed for the peak"]
 Rate = Callable[[float], float]
 # The rate by the share of the trace that is over.
 TRACES: dict[str, Rate] = {
@@ -85,41 +86,11 @@ TRACES: dict[str, Rate] = {
 }
 
 
-def fixed_count() -> int:
-    """Count the replicas that the peak needs, which a count that never changes has."""
-    return needed(Load(PEAK, SLEEP_S + 0.005), P99_MS / 1000, 0.01, 1, MOST)
-
-
-def policies() -> dict[str, dict[str, Any]]:
-    """Give the options of the deployment, by policy."""
-    bounds = {"min_replicas": 1, "max_replicas": MOST}
-    quick = {**bounds, **FAST, "downscale_delay_s": KEEP_S, "target_ongoing_requests": 1}
-    return {
-        LATENCY_TARGET: {"autoscaling_config": {**bounds, **FAST, "policy": OURS}},
-        "Serve's default": {"autoscaling_config": bounds},
-        "Serve's, quick": {"autoscaling_config": quick},
-        "fixed for the peak": {"num_replicas": fixed_count()},
-    }
-
-
 def config(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the Serve config of the options."""
-    inline = {"placement": "inline"}
-    args = {
-        "front": "direct",
-        "members": [{"name": "resnet", "threads": 1, **inline}],
-        **dict.fromkeys(("transformer", "combiner", "labeler"), inline),
-        "ingress": {"max_batch_size": 1, "max_concurrent_batches": 1},
-    }
-    application = {
-        "name": "ensemble",
-        "route_prefix": "/",
-        "import_path": "lab.experiments.autoscaling:build",
-        "args": args,
-        "deployments": [{"name": "Ingress", "ray_actor_options": {"num_cpus": 0.05}, **options}],
-    }
-    logs = {"enable_access_log": False}
-    return {"proxy_location": "HeadOnly", "logging_config": logs, "applications": [application]}
+    """Make the Serve config of a policy's options."""
+    found: dict[str, Any] = copy.deepcopy(DECLARED["served"])
+    found["applications"][0]["deployments"][0].update(options)
+    return found
 
 
 def arrivals(rate: Rate, seconds: float) -> Arrivals:
@@ -167,7 +138,7 @@ def summary(found: Records, counts: Sequence[int], seconds: float) -> Row:
         "p50_ms": round(quantile(latency_ms(found), 50), 1),
         "p99_ms": round(quantile(with_failures(found), 99), 1),
         "replica_s": round(float(np.mean(counts)) * seconds),
-        "fixed_s": round(fixed_count() * seconds),
+        "fixed_s": round(FIXED["num_replicas"] * seconds),
     }
 
 
@@ -176,7 +147,7 @@ def parts(seconds: float) -> Sequence[Part]:
     return [
         Part(f"{trace}, {policy}", partial(sent, options, rate, seconds), {"trace": trace, "policy": policy})
         for trace, rate in TRACES.items()
-        for policy, options in policies().items()
+        for policy, options in DECLARED["policies"].items()
     ]
 
 
@@ -193,23 +164,4 @@ def shown(rows: Rows) -> Rows:
     return found
 
 
-AUTOSCALING = Experiment(
-    name="autoscaling",
-    title="Requests that took more than 50 ms, %; less is better",
-    setting="A member that sleeps 20 ms per image, a grey JPEG of 32x32 pixels, HAProxy in front",
-    check=lambda: None,
-    parts=parts,
-    columns="trace {trace} | policy {policy} | requests {requests:,} | late or failed {late:,} | "
-    "late, % {share:.2f} | p99, ms {p99:>} | replica-seconds {replica_s:,} | "
-    "of fixed replicas, % {of_fixed:.0f}",
-    picture=Bars(
-        "share",
-        "{policy}",
-        "{share:.2f} %; replica-seconds {of_fixed:.0f} %",
-        "{trace}",
-        lambda row: row["policy"] == LATENCY_TARGET,
-    ),
-    seconds=600.0,
-    shown=shown,
-    takes_hours=True,
-)
+AUTOSCALING = declared("autoscaling", parts=parts, ours=lambda row: row["policy"] == LATENCY_TARGET, shown=shown)

@@ -18,13 +18,12 @@ from ensemble_serving.transports import Request
 from lab.benchmark.__main__ import Limit
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, running
 from lab.benchmark.workloads import Workload, workload
-from lab.experiments.experiment import Bars, Experiment, Here, check_photographs
+from lab.experiments.experiment import Here, check_photographs, declared
 from lab.experiments.forms import REGION, region, register, share_memory, shared_jpegs
 from lab.rows import Part, Row, Rows
 from scripts.errors import ScriptError
 
 SIZES, CLIENTS, WARM_UP_S, ROUNDS = (1, 4, 8, 16, 32, 64), 2, 1.0, 3
-FIGURES = ("images_per_s", "p50_ms")
 HTTP_URL = f"http://127.0.0.1:{HTTP_PORT}"
 SHARED, ALONE = "shared memory", "in one process"
 IMAGE = (Tensor("image", "BYTES", (-1,)),)
@@ -45,8 +44,8 @@ def parts(seconds: float) -> Sequence[Part]:
     """Make one part of all ways on one server, in turns, and one without a server."""
     load = workload("embedded", "int8")
     return [
-        Part("served", partial(served, load, seconds), loads=3 * len(SIZES)),
-        Part("alone", partial(alone, load, seconds), loads=len(SIZES), start_s=3),
+        Part("served", partial(served, load, seconds)),
+        Part("alone", partial(alone, load, seconds)),
     ]
 
 
@@ -122,19 +121,6 @@ def compare(rows: Rows) -> Mapping[str, Here]:
     }
 
 
-BATCHES = Experiment(
-    name="batches",
-    title="Images per second by images per request; the peak is coloured",
-    setting=f"Images of 15 KB, models of 32x32 in int8, {CLIENTS} clients, one process, {ROUNDS} rounds",
-    check=check_photographs,
-    parts=parts,
-    columns="sent by {way} | images per request {images:d} | images {requests:,} | "
-    "images/s {images_per_s:.0f} | p50, ms {p50_ms:.1f}",
-    picture=Bars("images_per_s", "images: {images}", "{images_per_s:.0f}", "{way}", lambda row: row["peak"]),
-    seconds=5.0,
-    figures=FIGURES,
-    rounds=ROUNDS,
-    shown=with_peaks,
-    compare=compare,
-    differs="members of 32x32 pixels instead of ResNet50 or a random forest, two clients, two cores",
+BATCHES = declared(
+    "batches", check=check_photographs, parts=parts, ours=lambda row: row["peak"], shown=with_peaks, compare=compare
 )

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import starmap
 from typing import Any
 
 from ensemble_capacity.load.load import Arrivals, Closed, Mode
 from ensemble_capacity.load.measure import Row as Measured
 from lab.benchmark.systems import OURS, running
-from lab.benchmark.workloads import workload
-from lab.experiments.experiment import Bars, Experiment, Here, check_photographs
+from lab.benchmark.workloads import changed, workload
+from lab.experiments.experiment import Here, check_photographs, declared
 from lab.rows import Part, Row, Rows, measured
 
 # The largest batch, and the wait for it; a batch of one image waits for nothing.
 SETTINGS = ((1, 0.0), (8, 0.0), (8, 5.0), (32, 0.0), (32, 20.0))
 RATES, CLIENTS, ROUNDS = (15, 25), 32, 3
-# About how long the server takes to start, because three networks are compiled and measured, seconds.
-COMPILED_S = 30.0
-FIGURES = ("requests_per_s", "p50_ms", "p99_ms", "batch")
 FULL = f"{CLIENTS} clients"
 
 
@@ -32,8 +30,7 @@ class Setting:
 
     def edit(self, config: dict[str, Any]) -> None:
         """Change the Serve config of one process."""
-        ingress = {"max_batch_size": self.size, "batch_wait_ms": self.wait_ms}
-        config["applications"][0]["args"].setdefault("ingress", {}).update(ingress)
+        changed({"ingress": {"max_batch_size": self.size, "batch_wait_ms": self.wait_ms}})(config)
 
     def load(self, seconds: float) -> Iterator[Row]:
         """Serve this setting; send each rate, and as much as a closed loop reaches, in each of the rounds."""
@@ -55,8 +52,7 @@ def mean_batch(row: Measured) -> float | None:
 
 def parts(seconds: float) -> Sequence[Part]:
     """Make each setting a part."""
-    loads, settings = ROUNDS * (len(RATES) + 1), [Setting(*each) for each in SETTINGS]
-    return [Part(str(each), partial(each.load, seconds), vars(each), loads, COMPILED_S) for each in settings]
+    return [Part(str(each), partial(each.load, seconds), vars(each)) for each in starmap(Setting, SETTINGS)]
 
 
 def compare(rows: Rows) -> Mapping[str, Here]:
@@ -71,24 +67,6 @@ def compare(rows: Rows) -> Mapping[str, Here]:
     return {"micro-batches": Here(None, f"{rates}; at {RATES[0]}/s a p50 of {waits}")}
 
 
-BATCHING = Experiment(
-    name="batching",
-    title="Median latency in ms by the largest batch and the wait for it; less is better",
-    setting="Photographs of 100 KB, three EfficientNet-Lite of a thousand classes, over HTTP, one process, "
-    f"{ROUNDS} rounds",
-    check=check_photographs,
-    parts=parts,
-    columns="sent {sent} | largest batch {size:d} | wait, ms {wait_ms:g} | requests {requests:,} | failed {failed:d} | "
-    "answered/s {requests_per_s:.1f} | p50, ms {p50_ms:.1f} | p99, ms {p99_ms:.1f} | images per batch {batch:.1f}",
-    picture=Bars(
-        "p50_ms",
-        "batches of up to {size}, wait {wait_ms:g} ms",
-        "{p50_ms:.1f} ms, {requests_per_s:.1f}/s",
-        "{sent}",
-        lambda row: not row["wait_ms"],
-    ),
-    seconds=8.0,
-    figures=FIGURES,
-    compare=compare,
-    differs="the document has no figure; two cores, which the clients share",
+BATCHING = declared(
+    "batching", check=check_photographs, parts=parts, ours=lambda row: not row["wait_ms"], compare=compare
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from ensemble_capacity.cost import HOURS_A_YEAR, INSTANCES, MILLION, TRAFFIC, Instance
-from lab.experiments.experiment import Bars, Experiment, Here
+from lab.experiments.experiment import Here, declared
 from lab.experiments.ladder import EXIT_AT, LADDER
 from lab.reported import of
 from lab.rows import Part, Row, Rows
@@ -61,17 +61,9 @@ def compare(rows: Rows) -> Mapping[str, Here]:
     }
 
 
-COST = Experiment(
-    name="cost",
-    title="Dollars per million calls; less is better",
-    setting="Computed from reported prices, and from the rates of the experiment `ladder`",
-    check=lambda: None,
-    parts=lambda _: [Part("all", rows, loads=0, start_s=0)],
-    columns="machines {where} | instance {name} | $/hour {dollars_per_hour:g} | answers, 1/s {requests_per_s:.1f} | "
-    "sent, 1/s {traffic:.2f} | idle, % {idle:.0f} | $ per million calls {per_million:,.2f} | $/month {per_month:,.0f}",
-    picture=Bars("per_million", "{name}", "${per_million:,.2f}", "{where}", lambda row: "here" in row["where"]),
-    seconds=0.0,
+COST = declared(
+    "cost",
+    parts=lambda _: [Part("all", rows)],
+    ours=lambda row: "here" in row["where"],
     compare=compare,
-    differs="every figure is arithmetic; the test machine has no GPU and no accelerator; Lambda is compared with the "
-    "example's accelerator machine, because the text names no other machine",
 )

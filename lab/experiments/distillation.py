@@ -24,7 +24,7 @@ from ensemble_models.options import default_data
 from ensemble_models.prediction import predict
 from ensemble_models.statistics import top1
 from lab.benchmark.workloads import MEMBERS
-from lab.experiments.experiment import Bars, Experiment, Here
+from lab.experiments.experiment import Here, declared
 from lab.rows import Part, Row, Rows
 from lab.training.recipe import Recipe
 from scripts.doctor import costs as cost
@@ -81,11 +81,7 @@ class School:
         self._folder = tempfile.TemporaryDirectory()
 
     def train(self, student: Student) -> Iterator[Row]:
-        """Train a student, and judge it.
-
-        Raises:
-            ScriptError: an image can't be read, or a teacher does not fit.
-        """
+        """Train a student, and judge it. Raises ScriptError if an image can't be read, or a teacher does not fit."""
         from lab.training.__main__ import keep_freed_memory
         from lab.training.architectures import multiplications, network
         from lab.training.data import TrainingData
@@ -179,26 +175,11 @@ def compare(rows: Rows) -> Mapping[str, Here]:
     }
 
 
-DISTILLATION = Experiment(
-    name="distillation",
-    title="Held-out images answered wrongly, %: mean and range of the seeds; students with teachers are coloured",
-    setting=f"CIFAR-10's training images, {EPOCHS} epochs of {LEARNT:,}, judged by {JUDGED:,} others; students in "
-    "float, teachers in int8",
+DISTILLATION = declared(
+    "distillation",
     check=check,
     parts=parts,
-    columns="width {width:g} | pixels {size:d} | MMAC {mmac:.1f} | CPU per image, ms {cpu_ms:.3f} | "
-    "learns from {way} | top-1 of each seed, % {seeds:>} | top-1, % {top1:.2f} | "
-    "against labels, points {gain:+.2f}",
-    picture=Bars(
-        "wrong",
-        "{way}",
-        "{wrong:.2f} % ({low:.2f} to {high:.2f})",
-        "{size} pixels, {cpu_ms:.2f} ms of CPU per image",
-        lambda row: row["way"] in {HINTON, DIST},
-    ),
-    seconds=0.0,
+    ours=lambda row: row["way"] in {HINTON, DIST},
     shown=shown,
     compare=compare,
-    differs="CIFAR-10's classes instead of a regression on photographs; one architecture of students",
-    takes_hours=True,
 )

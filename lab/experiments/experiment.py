@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import yaml
 from tqdm import tqdm
 
 from deployments.cpus import available_cpus
@@ -19,37 +20,49 @@ from ensemble_models.options import default_data
 from ensemble_models.results import Table
 from lab import reported
 from lab.benchmark.workloads import photographs
-from lab.experiments import comparison
-from lab.experiments.comparison import Here as Here  # the experiments import it from here
-from lab.pictures import Bar, Chart
-from lab.rows import Part, Row, Rows, medians, table
+from lab.pictures import Bars, Chart, Groups
+from lab.reported import Reported
+from lab.rows import Part, Rows, medians, table
 from scripts.errors import ScriptError
 from scripts.shipped import CHECKOUT
+
+HEADS = ("reported by", "figure", "model", "hardware", "reported", "here")
+# Columns that become a sentence where all figures have the same.
+OFTEN_ALIKE = ("model", "hardware")
+
+
+@dataclass(frozen=True)
+class Here:
+    """A figure that was measured here, beside a reported one: None for a finding in words; `text` is for people."""
+
+    value: float | None
+    text: str
+
+
+def beside_reported(figures: Sequence[Reported], here: Mapping[str, Here], differs: str) -> str:
+    """Write a table of the figures that were measured, and what differs; empty if none was measured."""
+    rows = [(*_described(each), here[each.subject].text) for each in figures if each.subject in here]
+    if not rows:
+        return ""
+    columns = dict(zip(HEADS, zip(*rows, strict=True), strict=True))
+    alike = {head: columns.pop(head)[0] for head in OFTEN_ALIKE if len(set(columns[head])) == 1}
+    table = Table(list(columns), list(zip(*columns.values(), strict=True)), words=range(len(columns)))
+    every = f"Every reported figure: {', '.join(f'{head} {what}' for head, what in alike.items())}. " if alike else ""
+    lacking = [f"- {each.subject}: {each.text}" for each in figures if each.subject not in here]
+    absent = ["Reported, and not measured here:\n", *lacking, ""] if lacking else []
+    return "\n".join([table.markdown(), f"{every}Differences here: {differs}.\n", *absent])
+
+
+def _described(each: Reported) -> tuple[str, ...]:
+    where, model, hardware = f"{each.document.name}, {each.place}", each.model or "not stated", each.hardware
+    return where, each.subject, model, hardware or "not stated", each.text
+
 
 FOLDER, IMAGES = CHECKOUT / "docs" / "experiments", CHECKOUT / "docs" / "images"
 # Around an experiment's tables on a page, by its name.
 BEGIN, END = "<!-- {}: written by `ensemble experiments` -->\n", "<!-- end of {} -->\n"
-Groups = Sequence[tuple[str, Sequence[Bar]]]
-
-
-@dataclass(frozen=True)
-class Bars:
-    """A bar for each row, in the rows' order: its length's figure, and templates that the row's figures fill in."""
-
-    value: str
-    label: str
-    text: str
-    group: str = ""
-    ours: Callable[[Row], Any] = lambda row: False
-
-    def groups(self, rows: Rows) -> Groups:
-        """Draw the rows that have the figure, the groups in the order of the rows."""
-        groups: dict[str, list[Bar]] = {}
-        for row in rows:
-            if row.get(self.value) is not None:
-                bar = Bar(self.label.format(**row), row[self.value], self.text.format(**row), bool(self.ours(row)))
-                groups.setdefault(self.group.format(**row), []).append(bar)
-        return list(groups.items())
+DECLARED: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("declared.yaml").read_text(encoding="utf-8"))
+MOST_MINUTES = 120
 
 
 @dataclass(frozen=True)
@@ -87,24 +100,29 @@ class Experiment:
         notes: sentences below the table, of the rows that are shown.
         compare: figures of the rows that are shown, by the `subject` of a reported one.
         differs: differences from the setup of the reported figures.
-        takes_hours: so that `all` leaves it out.
+        minutes: that a run takes on two cores; `all` leaves out an experiment of hours.
     """
 
     name: str
     title: str
     setting: str
-    check: Callable[[], object]
     parts: Callable[[float], Sequence[Part]]
     columns: str
     picture: Bars | Callable[[Rows], Groups]
     seconds: float
+    check: Callable[[], object] = lambda: None
     figures: Sequence[str] = ()
     rounds: int = 1
     shown: Callable[[Rows], Rows] = lambda rows: rows
     notes: Callable[[Rows], Sequence[str]] = lambda rows: ()
     compare: Callable[[Rows], Mapping[str, Here]] = lambda rows: {}
     differs: str = ""
-    takes_hours: bool = False
+    minutes: float = 0.0
+
+    @property
+    def takes_hours(self) -> bool:
+        """Whether a run takes too long for `all`."""
+        return self.minutes > MOST_MINUTES
 
     @property
     def file(self) -> Path:
@@ -115,8 +133,7 @@ class Experiment:
     def page(self) -> Path:
         """The page that has a place for its tables; the sentences around it are written by hand.
 
-        Raises:
-            ScriptError: no page has the place, or several have it.
+        Raises ScriptError if no page has the place, or several have it.
         """
         begin = BEGIN.format(self.name)
         found = [page for page in FOLDER.glob("*.md") if begin in page.read_text(encoding="utf-8")]
@@ -153,7 +170,7 @@ class Experiment:
         each = self.parts(of[-1])
         parts = [replace(part, name=f"{part.name}, {turn}") for turn in range(self.rounds) for part in each]
         left = [part for part in parts if part.name not in done]
-        minutes = sum(part.takes_s(of[-1]) for part in left) / 60
+        minutes = self.minutes * len(left) / len(parts)
         print(f"{self.name}: {len(left)} of {len(parts)} parts are left, about {minutes:.0f} minutes", flush=True)
         for part in tqdm(left, self.name, unit="part", disable=len(parts) == 1):
             done[part.name] = part.rows()
@@ -164,11 +181,6 @@ class Experiment:
         """Make the rows of the page from the measured rows."""
         return self.shown(medians(rows, self.figures) if self.figures else rows)
 
-    def minutes(self, seconds: float | None = None) -> float:
-        """Estimate how long it takes from the beginning."""
-        chosen = seconds or self.seconds
-        return self.rounds * sum(part.takes_s(chosen) for part in self.parts(chosen)) / 60
-
     def draw(self) -> None:
         """Write the page's tables and the picture anew from the stored result."""
         page, svg = self.drawn()
@@ -178,8 +190,7 @@ class Experiment:
     def drawn(self) -> tuple[str, str]:
         """Make the page and the picture of the stored result.
 
-        Raises:
-            ScriptError: nothing is stored, or no page has a place for it.
+        Raises ScriptError if nothing is stored, or no page has a place for it.
         """
         result, page = self.stored(), self.page
         if result is None:
@@ -195,7 +206,7 @@ class Experiment:
             f"[All rows]({self.file.name}); `ensemble experiments {self.name} --again` measures them.\n\n"
         )
         shown = f"\n![{self.title}](../images/{self.name}.svg)\n"
-        beside = comparison.text(reported.of(self.name), self.compare(rows), self.differs)
+        beside = beside_reported(reported.of(self.name), self.compare(rows), self.differs)
         text = "\n".join([shown, *filter(None, [beside]), self.table(rows).markdown(), origin])
         groups = self.picture.groups(rows) if isinstance(self.picture, Bars) else self.picture(rows)
         note = f"{result.setting}; {result.machine}, {result.date}".replace("`", "")
@@ -204,6 +215,14 @@ class Experiment:
     def table(self, rows: Rows) -> Table:
         """Make the table of the rows that are shown."""
         return table(self.columns, rows, self.notes(rows))
+
+
+def declared(name: str, *, ours: Callable[[Mapping[str, Any]], Any] = lambda row: False, **code: Any) -> Experiment:
+    """Join the data of an experiment in declared.yaml with its code; `ours` chooses the coloured bars."""
+    fields = {**DECLARED[name], **code}
+    if isinstance(fields["picture"], dict):
+        fields["picture"] = Bars(**fields["picture"], ours=ours)
+    return Experiment(name=name, **{**fields, "columns": " | ".join(fields["columns"])})
 
 
 def labelled() -> Dataset:

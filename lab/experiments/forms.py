@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import os
@@ -10,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import cv2
 import msgspec
@@ -20,8 +19,9 @@ from numpy.typing import NDArray
 from deployments.ingress.open_inference.tensors import Tensor, to_raw
 from ensemble_seldon import seldon_pb2 as seldon
 from ensemble_serving.protocol import inference_pb2 as pb
-from ensemble_serving.transports import NoResponse, Request, Response, connect, once
+from ensemble_serving.transports import NoResponse, Request, Transport, once
 from ensemble_tensorflow_serving import tensorflow_serving_pb2 as tf
+from lab.benchmark.workloads import changed
 from scripts.errors import ScriptError
 
 Pixels = NDArray[np.uint8]
@@ -174,12 +174,7 @@ FORMS = (
         ),
     ),
     Form("Seldon gRPC, JPEG", "grpc", "jpeg", _seldon_jpeg),
-    Form(
-        NESTED,
-        "http",
-        "pixels",
-        lambda pixels, model: _infer(model, {**_head(pixels), "data": pixels.tolist()}),
-    ),
+    Form(NESTED, "http", "pixels", lambda pixels, model: _infer(model, {**_head(pixels), "data": pixels.tolist()})),
     Form(BINARY_UINT8, "http", "pixels", lambda pixels, model: _binary(model, _head(pixels), pixels.tobytes())),
     Form(
         SERIALIZED["a Protobuf"],
@@ -202,66 +197,50 @@ FORMS = (
 
 
 PREFIX, REGION = "es-payloads", "payloads"
-# While nothing is sent the loop rests, and does not see that HAProxy closes what idles: it looks first for so long.
-RESTS_S, SEES_S = 1.0, 0.05
-# What a form is refused with for what it is.
+# The statuses by which a server refuses a form.
 REFUSED = frozenset({400, 413, 422})
 
 
-class Asking:
-    """A client of a server that runs, with one request at a time."""
+@dataclass(frozen=True)
+class Repeated:
+    """A protocol of one request, which is sent again and again."""
 
-    def __init__(self, http_url: str, grpc_url: str) -> None:
-        """Connect by both ways."""
-        self._loop = asyncio.Runner()
-        self._transports = {"http": connect(http_url), "grpc": connect(grpc_url)}
-        self._used = 0.0
+    one: Request
+    name: ClassVar[str] = "payload"
 
-    def __call__(self, form: Form, request: Request) -> bool:
-        """Send a request; return True for an answer, and False if the server refuses the form.
+    async def described(self, transport: Transport, url: str, key: str, ca_file: Path | None = None) -> Repeated:
+        """See `Protocol.described`; the model is not described."""
+        return self
 
-        Raises:
-            ScriptError: it failed in another way.
-        """
-        assert form.way is not None
-        try:
-            response = self._loop.run(self._send(form.way, request))
-        except NoResponse as err:
-            raise ScriptError(str(err)) from err
-        if not response.ok and response.status not in REFUSED:
-            raise ScriptError(f"{form.name} was answered with {response.status}: {response.body[:500]!r}")
-        return response.ok
+    def request(self, images: Sequence[bytes]) -> Request:
+        """Return the request."""
+        return self.one
 
-    async def _send(self, way: str, request: Request) -> Response:
-        clock = asyncio.get_running_loop().time
-        if clock() - self._used > RESTS_S:
-            await asyncio.sleep(SEES_S)
-        response = await self._transports[way].send(request)
-        self._used = clock()
-        return response
-
-    def close(self) -> None:
-        """Disconnect."""
-        for transport in self._transports.values():
-            self._loop.run(transport.close())
-        self._loop.close()
+    def seen(self, body: bytes, label: str) -> int:
+        """See `Protocol.seen`; no label is known."""
+        return 0
 
 
-def share_memory(config: dict[str, Any]) -> None:
-    """Change a Serve config of this application, so that clients may use shared memory."""
-    args = config["applications"][0]["args"]
-    args["ingress"] = {**args.get("ingress", {}), "shared_memory_prefix": PREFIX}
+def answers(url: str, request: Request) -> bool:
+    """Tell whether a server answers a request, or refuses its form; raise ScriptError for another failure."""
+    try:
+        response = once(url, request)
+    except NoResponse as err:
+        raise ScriptError(str(err)) from err
+    if not response.ok and response.status not in REFUSED:
+        raise ScriptError(f"{request.path} was answered with {response.status}: {response.body[:500]!r}")
+    return response.ok
+
+
+# Lets clients use shared memory.
+share_memory = changed({"ingress": {"shared_memory_prefix": PREFIX}})
 
 
 def register(http_url: str, file: Path) -> None:
-    """Let the server read a file of /dev/shm, for as long as it runs; raises ScriptError if it refuses."""
+    """Let the server read a file of /dev/shm, for as long as it runs; raise ScriptError if it refuses."""
     body = json.dumps({"key": f"/{file.name}", "byte_size": file.stat().st_size}).encode()
-    try:
-        response = once(http_url, Request(f"/v2/systemsharedmemory/region/{REGION}/register", body))
-    except NoResponse as err:
-        raise ScriptError(str(err)) from err
-    if not response.ok:
-        raise ScriptError(f"shared memory: {response.body[:500]!r}")
+    if not answers(http_url, Request(f"/v2/systemsharedmemory/region/{REGION}/register", body)):
+        raise ScriptError("the server refuses to read shared memory")
 
 
 @contextmanager

@@ -29,9 +29,9 @@ from ensemble_capacity.plan.placements import placed
 from ensemble_capacity.plan.server import WARM_UP_S, serving
 from ensemble_serving.transports import NoResponse, Transport, connect
 from lab.benchmark.workloads import photographs, workload
-from lab.experiments.experiment import Experiment, Groups, Here
-from lab.pictures import Bar
-from lab.rows import START_S, Part, Row, Rows
+from lab.experiments.experiment import Here, declared
+from lab.pictures import Bar, Groups
+from lab.rows import Part, Row, Rows
 from scripts.errors import ScriptError
 from scripts.trace.spans import Span, read_traces
 
@@ -105,8 +105,7 @@ async def send(url: str, images: Sequence[bytes], rate: float, seconds: float) -
 def divided(clients: Sequence[Asked], traces: Mapping[str, Sequence[Span]]) -> dict[str, Any]:
     """Take the means of the latency, its parts and each member's span, milliseconds, and count calls elsewhere.
 
-    Raises:
-        ScriptError: a trace is missing, or the parts differ from the latency by more than the tolerance.
+    Raises ScriptError if a trace is missing, or the parts differ from the latency by more than the tolerance.
     """
     steps: dict[str, float] = defaultdict(float)
     members: dict[str, list[float]] = defaultdict(list)
@@ -187,9 +186,7 @@ def configured(way: str, elsewhere: str | None = None) -> dict[str, Any]:
 
 def parts(seconds: float) -> Sequence[Part]:
     """Make all ways one part, because the spans are written when the servers have ended."""
-    return [
-        Part("all", partial(every_way, seconds), loads=len(WAYS) * len(RATES) * ROUNDS, start_s=START_S * len(WAYS))
-    ]
+    return [Part("all", partial(every_way, seconds))]
 
 
 def every_way(seconds: float) -> Rows:
@@ -259,19 +256,4 @@ def picture(rows: Rows) -> Groups:
     return groups
 
 
-HOPS = Experiment(
-    name="hops",
-    title=f"Milliseconds of a request in each node and between nodes, at {MIDDLE} requests/s",
-    setting="JPEGs of 224x224, 15 KB; ResNet-50 and DenseNet-169 in int8; over HTTP, one image per request, "
-    f"{ROUNDS} rounds",
-    check=check,
-    parts=parts,
-    columns="nodes {way} | requests/s {rate:g} | requests {requests:d} | "
-    + "".join(f"{name}, ms {{{name}:.2f}} | " for name in PARTS[:-2])
-    + "hops, ms {each_hop:>} | proxy, ms {proxy:.2f} | latency, ms {latency_ms:.2f} | sum, % of it {share:.1f}",
-    picture=picture,
-    seconds=10.0,
-    shown=with_parts,
-    compare=compare,
-    differs="one machine of two cores, with the client, instead of nodes of a cluster; one client at random times",
-)
+HOPS = declared("hops", check=check, parts=parts, picture=picture, shown=with_parts, compare=compare)

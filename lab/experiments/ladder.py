@@ -20,20 +20,17 @@ from ensemble_models.dataset import Dataset, sample
 from ensemble_models.ensembles import Members
 from ensemble_models.tune_cascade import members_of
 from lab.benchmark.systems import OURS, named, running
-from lab.benchmark.workloads import MEMBERS, Placement, Precision, Workload, workload
-from lab.experiments.experiment import Bars, Experiment, Here, labelled
+from lab.benchmark.workloads import MEMBERS, Placement, Precision, Workload, changed, workload
+from lab.experiments.experiment import Here, declared, labelled
 from lab.rows import Part, Row, Rows
 from scripts.errors import ScriptError
 
 CLIENTS, ROUNDS, EXIT_AT = 32, 3, 0.7
-# About how long a server's start and a share of the prediction of all labelled images take, seconds.
-WITH_ACCURACY_S = 20.0
 # So many of the labelled images are sent.
 SENT = 1000
 STUDENT = "student"
 # What Serve's documentation has for throughput; `ensemble serve` turns the first one on by itself.
 TUNED = {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1", "RAY_SERVE_ENABLE_HA_PROXY": "1"}
-FIGURES = ("first_error", "median_ms", "average_ms", "min_ms", "max_ms", "requests_per_s")
 
 
 @dataclass(frozen=True)
@@ -73,25 +70,18 @@ class Step:
 
     def edit(self, config: dict[str, Any]) -> None:
         """Change a Serve config of this application, so that it serves this, with one replica of each node."""
-        application = config["applications"][0]
-        own = application["args"]
-        own.update(front=self.front, edges=self.edges)
-        if self.members != MEMBERS:
-            own["members"] = [{**own["members"][0], "name": name} for name in self.members]
+        own: dict[str, Any] = {"front": self.front, "edges": self.edges}
         if self.exit_at is not None:
             own["ensemble"] = {"quorum": 1, "cascade": {"order": list(self.members), "exit_at": [self.exit_at]}}
         if self.batch is not None:
             own["ingress"] = {"max_batch_size": self.batch, "max_concurrent_batches": 32 // self.batch}
-        for deployment in application["deployments"]:
-            deployment.pop("autoscaling_config", None)
-            deployment["num_replicas"] = 1
+        if self.members != MEMBERS:
+            [first, *_] = config["applications"][0]["args"]["members"]
+            own["members"] = [{**first, "name": name} for name in self.members]
+        changed(own, deployment={"autoscaling_config": None, "num_replicas": 1})(config)
 
     def measured(self, images: Images, seconds: float) -> Iterator[Row]:
-        """Serve and load it.
-
-        Raises:
-            ScriptError: it did not start, or answered nothing.
-        """
+        """Serve and load it. Raises ScriptError if it did not start, or answered nothing."""
         load, predicted = images.load(self.precision)
         system = OURS[self.placement] if self.peer is None else named([self.peer])[0]
         with running(system, load, self.edit, self.switches) as server:
@@ -162,8 +152,7 @@ class Images:
     def load(self, precision: Precision) -> tuple[Workload, Members]:
         """Return the workload in a precision, and the members' predictions.
 
-        Raises:
-            ScriptError: an image or a model can't be read.
+        Raises ScriptError if an image or a model can't be read.
         """
         load = replace(workload("embedded", precision), images=self._sent())
         models = [find(DEFAULT_ROOT, name, load.version) for name in (*MEMBERS, STUDENT)]
@@ -173,10 +162,7 @@ class Images:
 def parts(seconds: float) -> Sequence[Part]:
     """Make each step a part."""
     images = Images(labelled())
-    return [
-        Part(step.name, partial(step.measured, images, seconds), {"step": step.name}, step.times, WITH_ACCURACY_S)
-        for step in ladder()
-    ]
+    return [Part(step.name, partial(step.measured, images, seconds), {"step": step.name}) for step in ladder()]
 
 
 def shown(rows: Rows) -> Rows:
@@ -204,24 +190,12 @@ def compare(rows: Rows) -> Mapping[str, Here]:
     return found
 
 
-LADDER = Experiment(
-    name="ladder",
-    title="Requests per second, step by step; more is better",
-    setting=f"CIFAR-10's test images, 32x32, {CLIENTS} clients over HTTP, {ROUNDS} rounds",
+LADDER = declared(
+    "ladder",
     check=labelled,
     parts=parts,
-    columns="step {step} | requests {requests:,} | failures {failed:,} | median, ms {median_ms:.1f} | "
-    "average, ms {average_ms:.1f} | min, ms {min_ms:.1f} | max, ms {max_ms:.1f} | "
-    "requests/s {requests_per_s:.1f} | times the step before {times:.2f} | top-1, % {top1:.2f} | "
-    "early exits, % {exits:.1f}",
-    picture=Bars(
-        "requests_per_s", "{step}", "{requests_per_s:.1f}", ours=lambda row: not row["step"].startswith("plain")
-    ),
-    seconds=4.0,
-    figures=FIGURES,
-    rounds=ROUNDS,
+    ours=lambda row: not row["step"].startswith("plain"),
     shown=shown,
     notes=notes,
     compare=compare,
-    differs="two models of 32x32 in one answer, two cores and one machine instead of three pods, other steps",
 )

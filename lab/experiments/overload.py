@@ -7,7 +7,7 @@ measurements; each is then sent one and a half times as many labelled images, at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import RIGHT, SHED, Records, latency_ms, ok, quantile
 from lab.benchmark.systems import HTTP_PORT, VARIANTS, Running, running
-from lab.benchmark.workloads import Workload, workload
-from lab.experiments.experiment import Bars, Experiment, labelled
-from lab.rows import START_S, Part, Row, Rows
+from lab.benchmark.workloads import Edit, Workload, changed, workload
+from lab.experiments.experiment import declared, labelled
+from lab.rows import Part, Row, Rows
 
 TIMES = 1.5
 # The thresholds in force under load: nobody asks the DenseNet, and most images stop at the student, if it is there.
@@ -32,34 +32,22 @@ REFUSED = 503
 FULL = "both members"
 
 
-def _edit(exit_at: Sequence[float] | None = None) -> Callable[[dict[str, Any]], None]:
-    """Change a Serve config: large batches, and thresholds for load if there are any."""
-
-    def edit(config: dict[str, Any]) -> None:
-        args = config["applications"][0]["args"]
-        args.setdefault("ingress", {})["max_batch_size"] = LARGEST_BATCH
-        if exit_at is not None:
-            args["ensemble"]["under_load"] = {"exit_at": exit_at, **QUEUES}
-
-    return edit
+def _change(exit_at: Sequence[float] | None = None) -> Edit:
+    """Set large batches, and thresholds for load if there are any."""
+    under_load = {"ensemble": {"under_load": {"exit_at": exit_at, **QUEUES}}} if exit_at is not None else {}
+    return changed({"ingress": {"max_batch_size": LARGEST_BATCH}, **under_load})
 
 
 SETUPS = {
-    FULL: (VARIANTS["colocated"], _edit()),
-    "the cascade": (VARIANTS["cascade"], _edit()),
-    "the cascade, and thresholds for load": (VARIANTS["cascade"], _edit(AT_THE_RESNET)),
-    "the student first, and thresholds for load": (VARIANTS["student"], _edit(AFTER_THE_STUDENT)),
+    FULL: (VARIANTS["colocated"], _change()),
+    "the cascade": (VARIANTS["cascade"], _change()),
+    "the cascade, and thresholds for load": (VARIANTS["cascade"], _change(AT_THE_RESNET)),
+    "the student first, and thresholds for load": (VARIANTS["student"], _change(AFTER_THE_STUDENT)),
 }
-# About how long the servers' starts, the capacity and the single requests take, seconds.
-AROUND_S = len(SETUPS) * (START_S + AFTER_S) + CAPACITY_ROUNDS * CAPACITY_S
 
 
 def every_setup(seconds: float) -> Iterator[Row]:
-    """Load each setup, one after the other.
-
-    Raises:
-        ScriptError: an image can't be read, or a server did not start.
-    """
+    """Load each setup, one after the other. Raises ScriptError if an image can't be read, or a server did not start."""
     load, images = workload("embedded", "int8"), list(labelled().read())
     capacity = 0.0
     for name, (system, edit) in SETUPS.items():
@@ -116,18 +104,10 @@ def shown(rows: Rows) -> Rows:
     return [{**row, "share": 100 * row["refused"] / row["sent"]} for row in rows]
 
 
-OVERLOAD = Experiment(
-    name="overload",
-    title=f"Refused images at {TIMES:g} times the capacity of both members, %; less is better",
-    setting=f"CIFAR-10's test images, 32x32, int8, one process, batches of up to {LARGEST_BATCH}",
+OVERLOAD = declared(
+    "overload",
     check=labelled,
-    parts=lambda seconds: [Part("all", lambda: every_setup(seconds), loads=len(SETUPS), start_s=AROUND_S)],
-    columns="one process with {setup} | sent {sent:,} | refused {refused:,} | failed {failed:,} | "
-    "p50, ms {p50_ms:,.0f} | p99, ms {p99_ms:,.0f} | top-1, % {top1:.2f} | load-shed, % {shed:.1f} | "
-    "load-shed until, s {shed_until_s:.1f}",
-    picture=Bars(
-        "share", "{setup}", "{refused:,} of {sent:,}, top-1 {top1:.2f} %", ours=lambda row: row["setup"] != FULL
-    ),
-    seconds=60.0,
+    parts=lambda seconds: [Part("all", lambda: every_setup(seconds))],
+    ours=lambda row: row["setup"] != FULL,
     shown=shown,
 )

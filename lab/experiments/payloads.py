@@ -14,14 +14,17 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
+from ensemble_capacity.load.load import Closed, Target
+from ensemble_capacity.load.measure import Duration, measure
 from lab import reported
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
-from lab.benchmark.workloads import Workload, originals, square, trivial
+from lab.benchmark.workloads import Workload, changed, originals, square, trivial
 from lab.experiments import forms
-from lab.experiments.experiment import Experiment, Groups, Here
-from lab.experiments.forms import FORMS, REGION, Asking, Form, Pixels, region, register, share_memory, shared
-from lab.pictures import Bar
+from lab.experiments.experiment import Here, declared
+from lab.experiments.forms import FORMS, REGION, Form, Pixels, Repeated, answers, region, register, share_memory, shared
+from lab.pictures import Bar, Groups
 from lab.rows import Part, Row, Rows
+from scripts.errors import ScriptError
 
 MEMBER = "resnet"
 QUALITY, EDGE = 75, 224
@@ -42,7 +45,7 @@ class Cost(NamedTuple):
         form: its name.
         batch: images a request.
         bytes: on the wire, an image: of the body or message, without headers.
-        client_ms: of the client's CPU, an image; without making the pixels or JPEGs.
+        client_ms: of the client's CPU for the encoding, an image; without making the pixels or JPEGs.
         server_ms: of the server's CPU, an image; of the parsing alone if there is no p50.
         p50_ms: from the encoding to the answer.
     """
@@ -65,35 +68,30 @@ def _cpu_ms(work: Callable[[], Any], seconds: float) -> float:
 
 
 def cost(
-    images: str, form: Form, content: Any, seconds: float, ask: Asking | None, used: Callable[[], float] = lambda: 0.0
+    images: str,
+    form: Form,
+    content: Any,
+    seconds: float,
+    urls: Mapping[str, str],
+    used: Callable[[], float] = lambda: 0.0,
 ) -> Cost:
-    """Measure a form.
+    """Send a batch, uint8 [N,H,W,3] or JPEGs, in a form for some seconds, and measure its cost.
 
-    Args:
-        images: their size, for the table.
-        form: how they are sent.
-        content: a batch, uint8 [N,H,W,3] or JPEGs.
-        seconds: how long it is sent.
-        ask: the client; None to send nothing.
-        used: the server's CPU seconds so far.
+    `images` names the size for the table, `urls` are the server's by protocol, and `used` counts its CPU seconds.
     """
-    batch = len(content)
-    request = form.encode(content, MEMBER)
-    size = len(request.body) / batch
-    if ask is None or form.way is None or not ask(form, request):
-        client = _cpu_ms(lambda: form.encode(content, MEMBER), seconds / 2) / batch
+    batch, request = len(content), form.encode(content, MEMBER)
+    size, client = len(request.body) / batch, _cpu_ms(lambda: form.encode(content, MEMBER), seconds / 2) / batch
+    url = urls.get(form.way or "")
+    if url is None or not answers(url, request):
         parse = form.parse
         parsing = None if parse is None else _cpu_ms(lambda: parse(request.body), seconds / 2) / batch
         return Cost(images, form.name, batch, size, client, parsing, None)
-    latencies: list[float] = []
-    before, cpu, began = used(), time.process_time(), time.perf_counter()
-    while len(latencies) < FEWEST or time.perf_counter() - began < seconds:
-        start = time.perf_counter()
-        ask(form, form.encode(content, MEMBER))
-        latencies.append(time.perf_counter() - start)
-    each = 1000 / (len(latencies) * batch)
-    client, server = (time.process_time() - cpu) * each, (used() - before) * each
-    return Cost(images, form.name, batch, size, client, server, float(np.median(latencies)) * 1000)
+    before = used()
+    row = measure(Target(url, Repeated(request), (b"",)), Closed(1), Duration(0, seconds))
+    if row.failed or not row.requests:
+        raise ScriptError(f"{form.name}: {row.failed} requests failed: {row.first_error}")
+    server = 1000 * (used() - before) / (row.requests * batch)
+    return Cost(images, form.name, batch, size, client, server, row.percentiles_ms["p50"] + client * batch)
 
 
 def _idle(server: Running) -> Callable[[], float]:
@@ -108,7 +106,7 @@ def _idle(server: Running) -> Callable[[], float]:
 def _edit(config: dict[str, Any]) -> None:
     args = config["applications"][0]["args"]
     args["members"] = [member for member in args["members"] if member["name"] == MEMBER]
-    args["ingress"] = {**args.get("ingress", {}), "max_elements": MOST_ELEMENTS}
+    changed({"ingress": {"max_elements": MOST_ELEMENTS}})(config)
     share_memory(config)
 
 
@@ -132,18 +130,17 @@ def every_form(seconds: float) -> Rows:
         load = Workload("trivial", trivial(Path(folder), (EDGE, EDGE)), 1, (EDGE, EDGE), (), None)
         server = stack.enter_context(running(OURS["colocated"], load, _edit))
         file = stack.enter_context(region(max(BATCHES) * EDGE * EDGE * 3))
-        ask = Asking(url := f"http://127.0.0.1:{HTTP_PORT}", f"grpc://127.0.0.1:{GRPC_PORT}")
-        stack.callback(ask.close)
-        register(url, file)
+        urls = {"http": f"http://127.0.0.1:{HTTP_PORT}", "grpc": f"grpc://127.0.0.1:{GRPC_PORT}"}
+        register(urls["http"], file)
         used = _idle(server)
         for batch in BATCHES:
             chosen = [pictures[n % len(pictures)] for n in range(batch)]
             squares = np.stack([square(image, EDGE) for image in chosen])
             sent = {"pixels": squares, "jpeg": [jpeg(image) for image in squares]}
             for form in tqdm((*FORMS, shared(file, REGION)), unit="form"):
-                costs.append(cost(PIXELS, form, sent[form.of], seconds, ask, used))
+                costs.append(cost(PIXELS, form, sent[form.of], seconds, urls, used))
             whole = [jpeg(image) for image in chosen]
-            costs += [cost(PHOTOGRAPH, form, whole, seconds, ask, used) for form in FORMS if form.of == "jpeg"]
+            costs += [cost(PHOTOGRAPH, form, whole, seconds, urls, used) for form in FORMS if form.of == "jpeg"]
     return [one._asdict() for one in costs]
 
 
@@ -213,19 +210,11 @@ def picture(rows: Rows) -> Groups:
     return [("reported", told), ("here; JPEGs are coloured", here)]
 
 
-PAYLOADS = Experiment(
-    name="payloads",
-    title="An image of 224x224 from the client to the answer, ms, by its form; less is better",
-    setting="Pixels of 224x224 and JPEGs of quality 75, a model that does no work, one client, one process",
+PAYLOADS = declared(
+    "payloads",
     check=check,
-    parts=lambda seconds: [Part("forms", partial(every_form, seconds), loads=len(BATCHES) * (len(FORMS) + 4))],
-    columns=f"images {{images}} | form {{form}} | images per request {{batch:d}} | bytes/image {{bytes:,.0f}} | "
-    f"Gb/s at {RATE:,} images/s {{traffic:.2f}} | client CPU, ms/image {{client_ms:.2f}} | "
-    f"server CPU, ms/image {{server:>}} | p50, ms {{p50:>}}",
+    parts=lambda seconds: [Part("forms", partial(every_form, seconds))],
     picture=picture,
-    seconds=2.0,
     shown=shown,
     compare=compare,
-    differs=f"another server and other photographs; JPEGs of quality {QUALITY}; the limit on lists was raised; the "
-    "client and a model that does no work are on one machine of two cores",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 
@@ -11,9 +11,9 @@ from ensemble_models.dataset import Dataset
 from lab import reported
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, running
 from lab.benchmark.workloads import Precision, photographs, workload
-from lab.experiments.engines import CLIENTS, NETWORKS, Engine, capped, figures
-from lab.experiments.experiment import Experiment, Groups, Here, labelled
-from lab.pictures import Bar
+from lab.experiments.engines import CLIENTS, NETWORKS, figures
+from lab.experiments.experiment import Here, declared, labelled
+from lab.pictures import Bar, Groups
 from lab.rows import Part, Row, Rows, measured
 from scripts.errors import ScriptError
 
@@ -22,8 +22,8 @@ BOTH = "both bundled models"
 PRECISIONS: tuple[Precision, ...] = ("float32", "int8")
 TORCH, ONNX, OPENVINO = "PyTorch, float32", "ONNX Runtime, float32", "OpenVINO, {}"
 WITHOUT_VNNI = "OpenVINO, {}, without VNNI"
-# About how long all labelled images take over both protocols, and a network to be exported and compiled, seconds.
-SERVED_S, SETTING_UP_S = 45.0, 10.0
+# The newest instructions that oneDNN may use: AVX-512 as Skylake had it, before VNNI.
+CAPPED = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}
 ROUNDS = 3
 # The networks whose times the document has.
 TIMED = ("ResNet-50", "Inception v3")
@@ -42,32 +42,35 @@ def parts(seconds: float) -> Sequence[Part]:
     """Make parts of the served models' answers, and of each network by each engine."""
     data = labelled()
     # Their servers come first: what the engines below hold in memory is not theirs.
-    made = [Part(f"served in {each}", partial(served, each, data), loads=0, start_s=SERVED_S) for each in PRECISIONS]
-    for network in (each for each in NETWORKS if each.name in TIMED):
-        ways: dict[str, Callable[[], Iterator[Row]]] = {
-            TORCH: partial(_by, network.pytorch, seconds),
-            ONNX: partial(_by, network.onnxruntime, seconds),
-        }
-        for each in PRECISIONS:
-            ways[OPENVINO.format(each)] = partial(_by, partial(network.openvino, each), seconds)
-            if network.name == "ResNet-50":
-                ways[WITHOUT_VNNI.format(each)] = partial(_capped, network.name, each, seconds)
-        for way, measure in ways.items():
-            key = {"model": network.name, "way": way}
+    made = [Part(f"served in {each}", partial(served, each, data)) for each in PRECISIONS]
+    for network in TIMED:
+        for way, (engine, precision, environment) in ways(network).items():
+            measure = partial(in_rounds, network, engine, precision, seconds, environment)
             # One client has twice the seconds.
-            made.append(Part(", ".join(key.values()), measure, key, loads=3 * ROUNDS, start_s=SETTING_UP_S))
+            key = {"model": network, "way": way}
+            made.append(Part(f"{network}, {way}", measure, key))
     return made
 
 
-def _by(engine: Callable[[], Engine], seconds: float) -> Iterator[Row]:
-    made = engine()
-    for _ in range(ROUNDS):
-        yield figures(made, seconds)
+def ways(network: str) -> dict[str, tuple[str, Precision, Mapping[str, str]]]:
+    """List the engines that compute a network: each with a precision and its environment."""
+    found: dict[str, tuple[str, Precision, Mapping[str, str]]] = {
+        TORCH: ("PyTorch", "float32", {}),
+        ONNX: ("ONNX Runtime", "float32", {}),
+    }
+    for each in PRECISIONS:
+        found[OPENVINO.format(each)] = ("OpenVINO", each, {})
+        if network == "ResNet-50":
+            found[WITHOUT_VNNI.format(each)] = ("OpenVINO", each, CAPPED)
+    return found
 
 
-def _capped(network: str, precision: Precision, seconds: float) -> Iterator[Row]:
+def in_rounds(
+    network: str, engine: str, precision: Precision, seconds: float, environment: Mapping[str, str]
+) -> Iterator[Row]:
+    """Measure an engine once in each round."""
     for _ in range(ROUNDS):
-        yield capped(network, precision, seconds)
+        yield figures(network, engine, precision, seconds, **environment)
 
 
 def served(precision: Precision, data: Dataset) -> Iterator[Row]:
@@ -129,21 +132,4 @@ def picture(rows: Rows) -> Groups:
     return groups
 
 
-PRECISION = Experiment(
-    name="precision",
-    title="Milliseconds of an image with one client, reported and here; less is better",
-    setting="Networks of ImageNet's sizes with random weights, one image per inference; accuracies of the bundled "
-    f"models; {ROUNDS} rounds",
-    check=check,
-    parts=parts,
-    columns="model {model} | computed by {way} | requests of one client {requests:,} | one client, ms {ms:.2f} | "
-    + f"{CLIENTS} clients, images/s "
-    + "{images_per_s:.1f} | top-1 over HTTP, % {top1[HTTP]:.2f} | top-1 over gRPC, % {top1[gRPC]:.2f}",
-    picture=picture,
-    seconds=4.0,
-    figures=("ms", "images_per_s"),
-    shown=joined,
-    compare=compare,
-    differs="PyTorch instead of TensorFlow; two cores instead of 28 per socket; accuracies are the bundled models' on "
-    "CIFAR-10, not ImageNet's",
-)
+PRECISION = declared("precision", check=check, parts=parts, picture=picture, shown=joined, compare=compare)

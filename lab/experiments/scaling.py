@@ -16,14 +16,13 @@ from typing import Any
 
 from deployments.cpus import available_cpus, usable
 from lab.benchmark.systems import HTTP_PORT, OURS, running
-from lab.benchmark.workloads import ROOT, Workload, photographs, workload
-from lab.experiments.experiment import Bars, Experiment, Here, check_photographs
+from lab.benchmark.workloads import ROOT, Workload, changed, photographs, workload
+from lab.experiments.experiment import Here, check_photographs, declared
 from lab.network import Machine, network
 from lab.rows import Part, Row, Rows, measured
 from scripts.errors import ScriptError
 
 CLIENTS, ROUNDS = (1, 2, 4, 8, 16), 3
-FIGURES = ("requests_per_s", "p50_ms", "p99_ms", "megabits_per_s", "wire_there", "wire_back")
 # Of the highest rate of a size, this share counts as reached.
 REACHED = 0.95
 # A load has begun when so many bytes have come: more than the first request, which looks whether the server is there.
@@ -45,15 +44,11 @@ class Size:
 
     def edit(self, config: dict[str, Any]) -> None:
         """Change the Serve config of one process; each model computes with one thread."""
-        application = config["applications"][0]
+        cpus: Any = "auto" if self.replicas > 1 else None
         if self.cores < available_cpus():
-            application["args"]["cpus"] = list(usable()[: self.cores])
-        elif self.replicas > 1:
-            application["args"]["cpus"] = "auto"
-        for member in application["args"]["members"]:
-            member["threads"] = 1
-        [ingress] = application["deployments"]
-        ingress.update(num_replicas=self.replicas, ray_actor_options={"num_cpus": 0.1})
+            cpus = list(usable()[: self.cores])
+        options = {"num_replicas": self.replicas, "ray_actor_options": {"num_cpus": 0.1}}
+        changed({"cpus": cpus}, {"threads": 1}, options)(config)
 
     def load(self, seconds: float) -> Iterator[Row]:
         """Serve the workload, and load it by more and more clients: here, or in a network namespace of their own."""
@@ -84,8 +79,7 @@ def _apart(machines: list[Machine], size: Size, load: Workload, seconds: float) 
 def across(client: Machine, server: Machine, load: Workload, clients: int, seconds: float) -> Row:
     """Load a server from another machine, and measure the Mb/s that its interface received and sent meanwhile.
 
-    Raises:
-        ScriptError: the load generator failed, or a request did.
+    Raises ScriptError if the load generator failed, or a request did.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "load.json"
@@ -121,8 +115,7 @@ def parts(seconds: float) -> Sequence[Part]:
     """Serve one replica on one core; one on all, and one for each; and one across a network."""
     cores = available_cpus()
     sizes = dict.fromkeys([Size(1, 1), *(Size(cores, replicas) for replicas in (1, cores)), Size(cores, 1, 2)])
-    loads = len(CLIENTS) * ROUNDS
-    return [Part(size.name, partial(size.load, seconds), asdict(size), loads) for size in sizes]
+    return [Part(size.name, partial(size.load, seconds), asdict(size)) for size in sizes]
 
 
 def compare(rows: Rows) -> Mapping[str, Here]:
@@ -155,26 +148,4 @@ def compare(rows: Rows) -> Mapping[str, Here]:
     return found
 
 
-SCALING = Experiment(
-    name="scaling",
-    title="Requests per second by clients, replicas and cores",
-    setting="JPEGs of 224x224, 15 KB; ResNet-50 and DenseNet-169 in int8; over HTTP, one process per replica, "
-    f"{ROUNDS} rounds",
-    check=check_photographs,
-    parts=parts,
-    columns="machines {machines:d} | cores {cores:d} | replicas {replicas:d} | clients {clients:d} | "
-    "requests {requests:,} | requests/s {requests_per_s:.0f} | p50, ms {p50_ms:.1f} | p99, ms {p99_ms:.1f} | "
-    "Mb/s of images {megabits_per_s:.1f} | wire to the server, Mb/s {wire_there:.1f} | "
-    "wire back, Mb/s {wire_back:.1f}",
-    picture=Bars(
-        "requests_per_s",
-        "clients: {clients}",
-        "{requests_per_s:.0f}",
-        "cores: {cores}, replicas: {replicas}, machines: {machines}",
-        lambda row: True,
-    ),
-    seconds=4.0,
-    figures=FIGURES,
-    compare=compare,
-    differs="larger JPEGs; two cores of one machine, which the clients share, instead of a cluster",
-)
+SCALING = declared("scaling", check=check_photographs, parts=parts, ours=lambda row: True, compare=compare)

@@ -17,10 +17,10 @@ from typing import Any
 from deployments.cpus import available_cpus, usable
 from graph.placement import share_of_threads
 from lab.benchmark.systems import OURS, running
-from lab.benchmark.workloads import MEMBERS, photographs, workload
+from lab.benchmark.workloads import MEMBERS, changed, photographs, workload
 from lab.experiments.engines import Worker, together
-from lab.experiments.experiment import Bars, Experiment, Here
-from lab.rows import START_S, Part, Row, Rows, measured
+from lab.experiments.experiment import Here, declared
+from lab.rows import Part, Row, Rows, measured
 from scripts.errors import ScriptError
 
 ROOT = Path("/sys/fs/cgroup")
@@ -42,8 +42,7 @@ def quota(cpus: float | None, root: Path = ROOT) -> Iterator[None]:
 
     Only starting belongs into the block: this process is in the group, too. `clean` removes the group.
 
-    Raises:
-        ScriptError: the group can't be made.
+    Raises ScriptError if the group can't be made.
     """
     if cpus is None:
         yield
@@ -87,9 +86,8 @@ def clean(root: Path = ROOT) -> None:
 
 CLIENTS, QUOTA, ROUNDS = 32, 1.5, 3
 FIGURES = ("requests_per_s", "p50_ms", "p99_ms")
-# About how long a process takes to import an engine and to compile, seconds; and how many times as long as a server a
-# network alone is loaded, so that enough images are computed.
-ALONE_S, TIMES = 6.0, 3
+# How many times as long as a server a network alone is loaded, so that enough images are computed.
+TIMES = 3
 STORED = ("requests", *FIGURES)
 SERVED, NETWORK = "this server", "ResNet-50"
 # The engines that compute a network alone, without a server.
@@ -123,13 +121,8 @@ class Setting:
 
     def edit(self, config: dict[str, Any]) -> None:
         """Change the Serve config of one process."""
-        application = config["applications"][0]
-        if self.pinned:
-            application["args"]["cpus"] = "auto"
-        for member in application["args"]["members"]:
-            member["threads"] = self.threads
-        [ingress] = application["deployments"]
-        ingress.update(num_replicas=self.workers, ray_actor_options={"num_cpus": 0.5})
+        options = {"num_replicas": self.workers, "ray_actor_options": {"num_cpus": 0.5}}
+        changed({"cpus": "auto" if self.pinned else None}, {"threads": self.threads}, options)(config)
 
     def load(self, seconds: float) -> Iterator[Row]:
         """Serve and load it, or compute the network alone, one image after the other in each worker."""
@@ -187,8 +180,6 @@ def parts(seconds: float) -> Sequence[Part]:
             str(each),
             partial(each.load, seconds),
             {**asdict(each), "default": each.is_default},
-            loads=1 if each.computed == SERVED else TIMES,
-            start_s=START_S if each.computed == SERVED else ALONE_S,
         )
         for each in grid()
     ]
@@ -248,30 +239,6 @@ def compare(rows: Rows) -> Mapping[str, Here]:
     }
 
 
-THREADS = Experiment(
-    name="threads",
-    title="Requests per second by workers and threads per model; the default is coloured",
-    setting=f"This server: images of 15 KB, models of 32x32 in int8, {CLIENTS} clients over HTTP. Alone: {NETWORK} in "
-    f"float32, random weights, 224x224, one image at a time in each worker, {TIMES} times as long. {ROUNDS} rounds",
-    check=check,
-    parts=parts,
-    columns="computed by {computed} | CPUs {cpus} | cores {own} | workers {workers:d} | "
-    "threads per model {threads:d} | requests {requests:,} | "
-    "requests/s {requests_per_s:.1f} | p50, ms {p50_ms:.1f} | p99, ms {p99_ms:.1f} | "
-    "of the best, % {share:.0f}",
-    picture=Bars(
-        "requests_per_s",
-        "{workers} x {threads}, {own}",
-        "{requests_per_s:.0f}",
-        "{computed}, workers x threads, CPUs: {cpus}",
-        lambda row: row["default"],
-    ),
-    seconds=4.0,
-    figures=FIGURES,
-    rounds=ROUNDS,
-    shown=shown,
-    notes=notes,
-    compare=compare,
-    differs=f"{NETWORK} instead of the document's models, alone instead of behind a server; two virtual CPUs instead "
-    "of 8 of 24 cores with hyper-threads",
+THREADS = declared(
+    "threads", check=check, parts=parts, ours=lambda row: row["default"], shown=shown, notes=notes, compare=compare
 )

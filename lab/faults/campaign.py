@@ -4,70 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any
 
 from tqdm import tqdm
 
 from ensemble_models.results import write_files
 from lab.flags import add_files, check_files
-from lab.rows import Part, Row, Rows, table
-from scripts.errors import errors_in_one_line
+from lab.rows import Part, Row, Rows, measured, table
+from scripts.errors import errors_in_one_line, flag_type
 from scripts.flags import described
 from scripts.serve.environment import set_up
-
-
-@dataclass(frozen=True)
-class Campaign:
-    """A campaign.
-
-    Attributes:
-        name: on the command line, behind `ensemble faults`; empty for the one without a name.
-        help: of the command.
-        add_flags: adds the flags that choose parts and faults.
-        parts: makes the parts by those flags.
-        columns: see `Experiment.columns`.
-        failed: whether a row makes the exit status 1.
-        shown: makes the rows of the table from the measured rows.
-        note: a sentence on a row below the table; empty for none.
-    """
-
-    name: str
-    help: str | None
-    add_flags: Callable[[argparse.ArgumentParser], object]
-    parts: Callable[[argparse.Namespace], Sequence[Part]]
-    columns: str
-    failed: Callable[[Row], bool] = lambda row: False
-    shown: Callable[[Rows], Rows] = lambda rows: rows
-    note: Callable[[Row], str] = lambda row: ""
-
-    def main(self, arguments: Sequence[str]) -> None:
-        """Parse the command line, do every part, and report, also of what ends early."""
-        parser = described(self.help, f"ensemble faults {self.name}".strip())
-        self.add_flags(parser)
-        add_files(parser, "json", "markdown")
-        args = parser.parse_args(arguments)
-        check_files(parser, args)
-        rows: Rows = []
-        with errors_in_one_line():
-            # Deploying to the servers needs it.
-            set_up()
-            try:
-                for part in tqdm(self.parts(args), unit="part"):
-                    rows += part.rows()
-            finally:
-                if rows:
-                    self._report(rows, args)
-        if any("error" in row or self.failed(row) for row in rows):
-            sys.exit(1)
-
-    def _report(self, rows: Rows, args: argparse.Namespace) -> None:
-        notes = [note for row in rows if "error" not in row and (note := self.note(row))]
-        found = table(self.columns, self.shown(rows), notes)
-        found.show()
-        write_files(args, found, rows)
 
 
 @dataclass(frozen=True)
@@ -83,24 +32,68 @@ class Done:
     what: str
 
 
-D = TypeVar("D", bound=Done)
+@dataclass(frozen=True)
+class Campaign:
+    """A campaign.
 
+    Attributes:
+        name: on the command line, behind `ensemble faults`; empty for the one without a name.
+        help: of the command.
+        columns: see `Experiment.columns`.
+        measure: yields rows, by the values of the flags; and first by a fault, where there are several.
+        flags: by name, the options of `add_argument`.
+        kind: names the faults in rows and errors.
+        faults: of which the command line may choose some.
+        failed: whether a row makes the exit status 1.
+        shown: makes the rows of the table from the measured rows.
+        note: a sentence on a row below the table; empty for none.
+    """
 
-def chosen(kind: str, of: Sequence[D], names: Sequence[str], measure: Callable[[D], Iterable[Row]]) -> list[Part]:
-    """Make a part of each of a kind that is named, or of all where none is."""
-    wanted = [each for each in of if each.name in names or not names]
-    return [Part(each.name, partial(measure, each), {kind: each.name, "what": each.what}) for each in wanted]
+    name: str
+    help: str | None
+    columns: str
+    measure: Callable[..., Iterable[Row]]
+    flags: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    kind: str = ""
+    faults: Sequence[Done] = ()
+    failed: Callable[[Row], bool] = lambda row: False
+    shown: Callable[[Rows], Rows] = lambda rows: rows
+    note: Callable[[Row], str] = lambda row: ""
 
+    def main(self, arguments: Sequence[str]) -> None:
+        """Parse the command line, do every part, and report, also of what ends early."""
+        parser = described(self.help, f"ensemble faults {self.name}".strip())
+        names = [each.name for each in self.faults]
+        if names:
+            known = flag_type(str, lambda name: name in names, f"a {self.kind}: {', '.join(names)}")
+            parser.add_argument("names", nargs="*", metavar=self.kind.upper(), type=known, help=", ".join(names))
+        for flag, options in self.flags.items():
+            parser.add_argument(f"--{flag}", **options)
+        add_files(parser, "json", "markdown")
+        args = parser.parse_args(arguments)
+        check_files(parser, args)
+        rows: Rows = []
+        with errors_in_one_line():
+            # Deploying to the servers needs it.
+            set_up()
+            try:
+                for part in tqdm(self.parts(args), unit="part"):
+                    rows += part.rows()
+            finally:
+                if rows:
+                    found = table(self.columns, self.shown(rows), [*filter(None, map(self.note, measured(rows)))])
+                    found.show()
+                    write_files(args, found, rows)
+        if any("error" in row or self.failed(row) for row in rows):
+            sys.exit(1)
 
-def add_names(parser: argparse.ArgumentParser, kind: str, names: Sequence[str]) -> None:
-    """Add an argument that takes some of these names; none of them for all."""
-    parser.add_argument("names", nargs="*", metavar=kind.upper(), type=_one_of(kind, names), help=", ".join(names))
-
-
-def _one_of(kind: str, names: Sequence[str]) -> Callable[[str], str]:
-    def check(name: str) -> str:
-        if name not in names:
-            raise argparse.ArgumentTypeError(f"there is no {kind} {name!r}; there are {', '.join(names)}")
-        return name
-
-    return check
+    def parts(self, args: argparse.Namespace) -> list[Part]:
+        """Make a part of each chosen fault, or of all; or one part where a campaign has no list of faults."""
+        given = {flag.replace("-", "_"): getattr(args, flag.replace("-", "_")) for flag in self.flags}
+        if not self.faults:
+            return [Part("all", partial(self.measure, **given), {"campaign": self.name})]
+        return [
+            Part(each.name, partial(self.measure, each, **given), {self.kind: each.name, "what": each.what})
+            for each in self.faults
+            if each.name in args.names or not args.names
+        ]

@@ -11,15 +11,14 @@ status is 1 if anything was not so.
 
 from __future__ import annotations
 
-import argparse
 import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -33,7 +32,7 @@ from lab.benchmark.systems import GRPC_PORT, HTTP_PORT
 from lab.benchmark.workloads import ROOT, workload
 from lab.faults.campaign import Campaign
 from lab.flags import at_least_zero
-from lab.rows import Part, Row, Rows
+from lab.rows import Row, Rows, measured
 from scripts.errors import ScriptError, positive
 from scripts.serve.cluster import leftovers
 
@@ -55,21 +54,23 @@ READY_S, END_S, NOTICED_S = 180.0, 30.0, 3.0
 BYSTANDER = "import ray, sys; ray.init(num_cpus=1, include_dashboard=False); print('up', flush=True); sys.stdin.read()"
 
 
-class Served:
-    """A server in a process of its own."""
+class Broken(Exception):
+    """A rule that a server broke."""
 
-    def __init__(self, config: Path, log: Path) -> None:
+
+class Served:
+    """A server in a process of its own, and its log."""
+
+    def __init__(self, log: Path, command: Sequence[str]) -> None:
         """Start the server."""
         self.log = log
         with log.open("wb") as stream:
-            command = [sys.executable, "-P", "-m", "scripts.serve", str(config)]
-            self._process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, cwd=ROOT)  # noqa: S603
+            self.process = psutil.Popen(command, stdout=stream, stderr=subprocess.STDOUT, cwd=ROOT)
 
     def kill(self, part: str) -> bool:
-        """Kill its process of a part; whether it was there."""
+        """Kill the server's process of a part; return whether there was one."""
         with suppress(psutil.Error):
-            own = psutil.Process(self._process.pid)
-            for process in (own, *own.children(recursive=True)):
+            for process in (self.process, *self.process.children(recursive=True)):
                 with suppress(psutil.Error):
                     if part in " ".join(process.cmdline()[:4]):
                         process.kill()
@@ -77,95 +78,91 @@ class Served:
         return False
 
     def until(self, check: Callable[[], bool], seconds: float) -> bool:
-        """Wait until something holds, or it has ended, or the time is over; whether it holds."""
+        """Wait until something holds, the server has ended, or the time is over; return whether it holds."""
         give_up = time.monotonic() + seconds
-        while not (held := check()) and self.runs() and time.monotonic() < give_up:
+        while not (held := check()) and self.process.poll() is None and time.monotonic() < give_up:
             time.sleep(0.1)
         return held
 
-    def runs(self) -> bool:
-        """Tell whether the server's process has not ended."""
-        return self._process.poll() is None
-
     def is_ready(self) -> bool:
-        """Tell whether the server has said that it is ready, and its service says so too."""
+        """Tell whether the server has printed that it is ready, and its service says so too."""
         return "Ready." in self.told() and is_ready(f"http://127.0.0.1:{HTTP_PORT}")
 
-    def interrupt(self) -> None:
-        """Interrupt the server as Ctrl-C does."""
-        if self.runs():
-            self._process.send_signal(signal.SIGINT)
-
-    def ends(self) -> bool:
-        """Tell whether the server ends in time; kill it if not."""
+    def stop(self, name: str) -> None:
+        """Interrupt the server as Ctrl-C does; kill it and raise Broken if it does not end in time."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
         try:
-            self._process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            return False
-        return True
+            self.process.wait(END_S)
+        except psutil.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise Broken(f"{name} did not end {END_S:.0f} s after Ctrl-C: {self.told()[-500:]}") from None
 
     def told(self) -> str:
-        """Read what the server printed so far."""
+        """Read the server's log."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
 
 def fate(number: int, seed: int, config: Path, image: bytes) -> Row:
-    """Kill once: the part and the moment that the number chose, and what became of it.
+    """Kill once: the number chooses the part and the moment.
 
-    The outcome is `healed`, `ended`, or `late` if the process was not there, yet or any more. `cleared` counts the
-    processes that the next server ended, and `failure` describes the broken rule; empty if none was broken.
+    The outcome is `healed`, `ended`, or `late` if there was no such process. `cleared` counts the processes that the
+    next server ended, and `failure` describes the first broken rule; empty for none.
     """
     chance = random.Random(f"{seed} {number}")
-    part, moment = chance.choice(list(PARTS)), chance.choice(MOMENTS)
-    found: Row = {"killed": part, "moment": moment, "outcome": "late", "cleared": 0, "failure": ""}
-    server = Served(config, config.with_name("killed.log"))
-    if moment == "start":
-        time.sleep(chance.uniform(0, START_S))
-    else:
-        if not server.until(server.is_ready, READY_S):
-            found["failure"] = f"did not start: {server.told()[-500:]}"
-        if moment == "stop":
-            server.interrupt()
-            time.sleep(chance.uniform(0, STOP_S))
-    if server.kill(PARTS[part]):
-        found["outcome"] = "ended"
-        if moment != "stop":
-            # What is left may say for a moment that all is well.
-            time.sleep(NOTICED_S)
-            found["outcome"] = "healed" if server.until(server.is_ready, READY_S) else "ended"
-            if found["outcome"] == "ended" and server.runs():
-                found["failure"] = f"neither ready nor ended after {READY_S:.0f} s: {server.told()[-500:]}"
-    server.interrupt()
-    if not server.ends():
-        found["failure"] = f"did not end {END_S:.0f} s after Ctrl-C: {server.told()[-500:]}"
-    if "Traceback" in server.told():
-        found["failure"] = f"printed a traceback: {server.told()[-500:]}"
-    _again(config, image, found)
+    found: Row = {"killed": chance.choice(list(PARTS)), "moment": chance.choice(MOMENTS), "outcome": "late"}
+    found |= {"cleared": 0, "failure": ""}
+    command = (sys.executable, "-P", "-m", "scripts.serve", str(config))
+    for attempt in (partial(_killed, chance), partial(_next, image)):
+        try:
+            attempt(config.with_suffix(".log"), command, found)
+        except (Broken, NoResponse) as err:
+            found["failure"] = found["failure"] or str(err)
     return found
 
 
-def _again(config: Path, image: bytes, found: Row) -> None:
-    """Start a server on what the one before left, ask it, and stop it."""
+def _killed(chance: random.Random, log: Path, command: Sequence[str], found: Row) -> None:
+    """Kill a process of a server, and stop the server."""
+    server = Served(log, command)
+    try:
+        if found["moment"] == "start":
+            time.sleep(chance.uniform(0, START_S))
+        elif not server.until(server.is_ready, READY_S):
+            raise Broken(f"did not start: {server.told()[-500:]}")
+        if found["moment"] == "stop":
+            server.process.send_signal(signal.SIGINT)
+            time.sleep(chance.uniform(0, STOP_S))
+        if server.kill(PARTS[found["killed"]]):
+            found["outcome"] = "ended"
+            # The processes that remain may say for a moment that all is well.
+            time.sleep(NOTICED_S)
+            if found["moment"] != "stop" and server.until(server.is_ready, READY_S):
+                found["outcome"] = "healed"
+            elif found["moment"] != "stop" and server.process.poll() is None:
+                raise Broken(f"neither ready nor ended after {READY_S:.0f} s: {server.told()[-500:]}")
+    finally:
+        server.stop("the server")
+    if "Traceback" in server.told():
+        raise Broken(f"printed a traceback: {server.told()[-500:]}")
+
+
+def _next(image: bytes, log: Path, command: Sequence[str], found: Row) -> None:
+    """Start another server, which clears away the processes that the first one left, ask it, and stop it."""
     left = _names(leftovers())
     found["cleared"] = len(left)
-    server = Served(config, config.with_name("again.log"))
+    server = Served(log, command)
     try:
         if not server.until(server.is_ready, READY_S):
-            found["failure"] = f"the next server did not start: {server.told()[-500:]}"
-        elif found["cleared"] and "that a killed server left" not in server.told():
-            found["failure"] = f"the next server did not say that it cleared away {', '.join(left)}"
-        elif not (response := once(f"http://127.0.0.1:{HTTP_PORT}", Request("/classify", image))).ok:
-            found["failure"] = f"the next server answered {response.status}"
-    except NoResponse as err:
-        found["failure"] = f"the next server did not answer: {err}"
+            raise Broken(f"the next server did not start: {server.told()[-500:]}")
+        if left and "that a killed server left" not in server.told():
+            raise Broken(f"the next server did not say that it cleared away {', '.join(left)}")
+        if not (response := once(f"http://127.0.0.1:{HTTP_PORT}", Request("/classify", image))).ok:
+            raise Broken(f"the next server answered {response.status}")
     finally:
-        server.interrupt()
-        if not server.ends():
-            found["failure"] = f"the next server did not end: {server.told()[-500:]}"
+        server.stop("the next server")
     if left := _names(leftovers()):
-        found["failure"] = f"the next server left {', '.join(left)}"
+        raise Broken(f"the next server left {', '.join(left)}")
 
 
 def _names(processes: Iterable[psutil.Process]) -> list[str]:
@@ -196,17 +193,16 @@ def bystander(folder: Path) -> Iterator[psutil.Process]:
         process.communicate()
 
 
-def measure(kills: range, seed: int) -> Iterator[Row]:
+def measure(kills: int, seed: int, first: int) -> Iterator[Row]:
     """Kill once for each number, beside another Ray.
 
-    Raises:
-        ScriptError: the other Ray did not start, or was ended.
+    Raises ScriptError if the other Ray did not start, or was ended.
     """
     load = workload("embedded", "int8")
     with tempfile.TemporaryDirectory(prefix="es-") as temporary, bystander(Path(temporary)) as other:
         config = Path(temporary) / "config.yaml"
         config.write_text(yaml.safe_dump(load.config("colocated", HTTP_PORT, GRPC_PORT)), encoding="utf-8")
-        for number in tqdm(kills, unit="kill"):
+        for number in tqdm(range(first, first + kills), unit="kill"):
             yield {"number": number, **fate(number, seed, config, load.images[0].read_bytes())}
         if not other.is_running():
             raise ScriptError("another Ray of this user was ended")
@@ -214,41 +210,25 @@ def measure(kills: range, seed: int) -> Iterator[Row]:
 
 def shown(rows: Rows) -> Rows:
     """Count the kills of each part at each moment by their outcome."""
-    groups: dict[tuple[str, str], Rows] = defaultdict(list)
-    for row in rows:
-        if "error" not in row:
-            groups[row["killed"], row["moment"]].append(row)
-    return [
-        {
-            "killed": part,
-            "moment": moment,
-            "kills": len(group),
-            **{outcome: sum(row["outcome"] == outcome for row in group) for outcome in ("healed", "ended", "late")},
-            "cleared": sum(row["cleared"] for row in group),
-            "failed": sum(bool(row["failure"]) for row in group),
-        }
-        for (part, moment), group in sorted(groups.items())
-    ] + [row for row in rows if "error" in row]
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of which kills are done."""
-    parser.add_argument("--kills", type=positive, default=40, help="how many; default: %(default)s")
-    parser.add_argument("--seed", type=int, default=1, help="of what is killed when; default: %(default)s")
-    parser.add_argument("--first", type=at_least_zero, default=0, metavar="NUMBER", help="of the first kill")
-
-
-def parts(args: argparse.Namespace) -> list[Part]:
-    """Make all kills one part, beside which the other Ray runs."""
-    kills = range(args.first, args.first + args.kills)
-    return [Part("all", partial(measure, kills, args.seed), {"campaign": "kills"})]
+    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for row in measured(rows):
+        counts[row["killed"], row["moment"]] += Counter(
+            {"kills": 1, row["outcome"]: 1, "cleared": row["cleared"], "failed": bool(row["failure"])}
+        )
+    zeros = dict.fromkeys(("healed", "ended", "late", "cleared", "failed"), 0)
+    lines = [{"killed": part, "moment": at, **zeros, **count} for (part, at), count in sorted(counts.items())]
+    return lines + [row for row in rows if "error" in row]
 
 
 KILLS = Campaign(
     name="kills",
     help=__doc__,
-    add_flags=add_flags,
-    parts=parts,
+    measure=measure,
+    flags={
+        "kills": {"type": positive, "default": 40, "help": "how many; default: %(default)s"},
+        "seed": {"type": int, "default": 1, "help": "decides which process is killed when; default: %(default)s"},
+        "first": {"type": at_least_zero, "default": 0, "metavar": "NUMBER", "help": "of the first kill"},
+    },
     columns="killed {killed} | moment {moment} | kills {kills:d} | healed {healed:d} | ended by itself {ended:d} | "
     "too late {late:d} | cleared away {cleared:d} | failed {failed:d}",
     failed=lambda row: bool(row["failure"]),

@@ -10,10 +10,8 @@ Answers after a load's end do not count.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,9 +21,9 @@ from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import RETRY, Records, between, latency_ms, ok, outcomes, quantile
 from lab.benchmark.systems import HTTP_PORT, OURS, running
-from lab.benchmark.workloads import workload
-from lab.faults.campaign import Campaign, Done, add_names, chosen
-from lab.rows import Part, Row, Rows
+from lab.benchmark.workloads import changed, workload
+from lab.faults.campaign import Campaign, Done
+from lab.rows import Row, Rows
 from scripts.errors import positive
 
 BEST_CLIENTS, BEST_S = 32, 8.0
@@ -76,11 +74,7 @@ def measure(load: Load, seconds: float) -> Rows:
     """Measure what becomes of a load; raise ScriptError if the server does not start."""
     served = workload("imagenet", "int8")
     images = [path.read_bytes() for path in served.images]
-
-    def edit(config: dict[str, Any]) -> None:
-        config["applications"][0]["args"].setdefault("ingress", {}).update(load.ingress)
-
-    with running(OURS["colocated"], served, edit) as server:
+    with running(OURS["colocated"], served, changed({"ingress": load.ingress})) as server:
         _, best = sent(images, Closed(BEST_CLIENTS, obey=True), BEST_S)
         before = server.resident_mb()
         found, rate = sent(images, load.mode(best), seconds)
@@ -90,17 +84,10 @@ def measure(load: Load, seconds: float) -> Rows:
 
 
 def result(found: Records, rate: float, best: float, growth_mb: float) -> Row:
-    """Summarize a load.
+    """Summarize a load, by its requests, its rate of answers, the best rate, and the memory that it took.
 
-    Args:
-        found: what became of its requests.
-        rate: answers per second until its end.
-        best: what the server answers otherwise.
-        growth_mb: of the server's memory, megabytes.
-
-    Returns:
-        The `rate` and its `share` of the best; the requests `refused` with 503, and those `failed` in another way, also
-        by status as `others`; and the share of refused requests that were let in `at_first_retry`, None if none came.
+    The `others` are the statuses of failures but 503; `at_first_retry` is the share of refused requests that were let
+    in then, None if none came again.
     """
     others = found[~ok(found) & (found["status"] != REFUSED)]
     again = found[found["flags"] & RETRY > 0]
@@ -116,17 +103,6 @@ def result(found: Records, rate: float, best: float, growth_mb: float) -> Row:
     }
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of which loads are sent, and for how long."""
-    add_names(parser, "load", [load.name for load in LOADS])
-    parser.add_argument("--seconds", type=positive, default=30, help="how long each load lasts")
-
-
-def parts(args: argparse.Namespace) -> list[Part]:
-    """Make each load that is asked for a part."""
-    return chosen("load", LOADS, args.names, partial(measure, seconds=args.seconds))
-
-
 def note(row: Row) -> str:
     """Tell what else than a refusal requests were answered."""
     told = ", ".join(f"{count:,} with {status}" for status, count in row["others"].items())
@@ -136,8 +112,10 @@ def note(row: Row) -> str:
 REFUSALS = Campaign(
     name="refusals",
     help=__doc__,
-    add_flags=add_flags,
-    parts=parts,
+    measure=measure,
+    flags={"seconds": {"type": positive, "default": 30, "help": "how long each load lasts"}},
+    kind="load",
+    faults=LOADS,
     columns="load {what} | answers/s {rate:,.0f} | of the best {share:.2f} | refused {refused:,} | "
     "otherwise failed {failed:,} | p99, ms {p99_ms:,.0f} | at first retry {at_first_retry:.1%} | "
     "memory {growth_mb:+,.0f} MB",

@@ -15,7 +15,6 @@ take about a quarter of an hour. The exit status is 1 if a scenario could not be
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import socket
 import threading
@@ -34,9 +33,9 @@ from PIL import Image
 from ensemble_serving.transports import NoResponse, Request, once
 from lab.benchmark.systems import HTTP_PORT
 from lab.benchmark.workloads import Placement, workload
-from lab.faults.campaign import Campaign, Done, add_names, chosen
-from lab.faults.stage import CALM_S, RESERVED_CPUS, Stage, sight, stage
-from lab.rows import Part, Row, Rows
+from lab.faults.campaign import Campaign, Done
+from lab.faults.stage import CALM_S, RESERVED_CPUS, Stage, part_of, sight, stage
+from lab.rows import Row, Rows
 from scripts.errors import ScriptError, positive
 from scripts.serve.api import ServeApi
 from scripts.serve.haproxy import BEGINNING_BYTES
@@ -71,18 +70,20 @@ class Scenario(Done):
 KILL, FREEZE = psutil.Process.kill, psutil.Process.suspend
 
 
-def _lose_replicas(by: Callable[[psutil.Process], None], *deployments: str) -> Callable[[Stage], None]:
-    def lose(here: Stage) -> None:
+def lose_replicas(by: Callable[[psutil.Process], None], *deployments: str) -> Callable[[Stage], None]:
+    """Kill or freeze a replica of each deployment, one after the other."""
+
+    def do(here: Stage) -> None:
         for deployment in deployments:
             here.lose_a_replica(deployment, by)
 
-    return lose
+    return do
 
 
 SMALL = ("JpegTransformer", "Combiner", "Labeler")
-_kill_members = _lose_replicas(KILL, "ResNet", "DenseNet", "ResNet")
-_kill_nodes = _lose_replicas(KILL, *SMALL)
-_kill_ingress = _lose_replicas(KILL, "Ingress", "Ingress", "Ingress")
+_kill_members = lose_replicas(KILL, "ResNet", "DenseNet", "ResNet")
+_kill_nodes = lose_replicas(KILL, *SMALL)
+_kill_ingress = lose_replicas(KILL, "Ingress", "Ingress", "Ingress")
 
 
 def _freeze_a_member(here: Stage) -> None:
@@ -99,10 +100,11 @@ def lose(by: Callable[[psutil.Process], None], part: str) -> Callable[[Stage], N
 
     def do(here: Stage) -> None:
         before = here.processes(part)
-        for process in before:
-            by(process)
-        here.until(lambda: bool(set(here.processes(part)) - set(before)))
-        here.until_whole()
+        with here.told.gone(part):
+            for process in before:
+                by(process)
+            here.until(lambda: bool(set(here.processes(part)) - set(before)))
+            here.until_whole()
 
     return do
 
@@ -123,17 +125,28 @@ def roll(*names: str) -> Callable[[Stage], None]:
         options = next(each for each in here.config["applications"][0]["deployments"] if each["name"] in names)
         # Another reservation than before: nothing else depends on it.
         other = 0.04 if options["ray_actor_options"]["num_cpus"] == RESERVED_CPUS else RESERVED_CPUS
-        deploy(here, names, ray_actor_options={"num_cpus": other})
-        here.until(lambda: all(not set(old) & set(here.replicas(name)) for name, old in before.items()))
-        here.until_whole()
+        with here.told.gone(*map(part_of, names)):
+            deploy(here, names, ray_actor_options={"num_cpus": other})
+            here.until(lambda: all(not set(old) & set(here.replicas(name)) for name, old in before.items()))
+            here.until_whole()
 
     return do
 
 
-def _scale_down(here: Stage) -> None:
-    deploy(here, NODES, num_replicas=1)
-    here.until(lambda: all(len(here.replicas(name)) == 1 for name in NODES))
-    here.until_whole()
+def scale(*counts: int) -> Callable[[Stage], None]:
+    """Give every node each of these numbers of replicas, one after the other."""
+
+    def have(here: Stage, count: int) -> bool:
+        return all(len(here.replicas(name)) == count for name in NODES)
+
+    def do(here: Stage) -> None:
+        for count in counts:
+            with here.told.gone(*map(part_of, NODES)):
+                deploy(here, NODES, num_replicas=count)
+                here.until(partial(have, here, count))
+                here.until_whole()
+
+    return do
 
 
 def _send_scan_bombs(here: Stage) -> None:
@@ -150,8 +163,7 @@ def _send_scan_bombs(here: Stage) -> None:
 def attack(by: Callable[[], None]) -> None:
     """Let a function of this module attack, until it ends.
 
-    Raises:
-        ScriptError: it failed, so that nothing can be told of the attack.
+    Raises ScriptError if it failed, so that nothing can be told of the attack.
     """
     process = multiprocessing.get_context("spawn").Process(target=by, name="attackers")
     process.start()
@@ -163,8 +175,7 @@ def attack(by: Callable[[], None]) -> None:
 def send_slow_bodies(beginning: int = 0) -> None:
     """Send bodies over many connections, at ten bytes per second each; replace a connection that is ended.
 
-    Args:
-        beginning: bytes of the body that are sent at once.
+    So many bytes of each body are sent at once.
     """
     slow: list[socket.socket] = []
     end = time.monotonic() + ATTACK_S
@@ -231,11 +242,11 @@ SCENARIOS = (
     Scenario("nodes", "the only transformer, combiner and labeler are killed, one after the other", _kill_nodes),
     Scenario("nodes-of-two", "one of two transformers, combiners and labelers is killed", _kill_nodes, TWO_OF_EACH),
     Scenario("frozen-member", f"a member's only replica is frozen for {FROZEN_S:.0f} s", _freeze_a_member),
-    Scenario("frozen-nodes", "the only transformer, combiner and labeler are frozen", _lose_replicas(FREEZE, *SMALL)),
+    Scenario("frozen-nodes", "the only transformer, combiner and labeler are frozen", lose_replicas(FREEZE, *SMALL)),
     Scenario(
         "frozen-ingress",
         "one of two replicas of the ingress is frozen",
-        _lose_replicas(FREEZE, "Ingress"),
+        lose_replicas(FREEZE, "Ingress"),
         {"Ingress": 2},
     ),
     Scenario("frozen-haproxy", "HAProxy is frozen", lose(FREEZE, "haproxy")),
@@ -248,7 +259,7 @@ SCENARIOS = (
     Scenario("rollout", "every node is rolled out anew, with one replica each", roll(*NODES)),
     Scenario("rollout-of-two", "every node is rolled out anew, with two replicas each", roll(*NODES), TWO_OF_EACH),
     Scenario("rollout-colocated", "the one process of all nodes is rolled out anew", roll("Ingress"), {}, "colocated"),
-    Scenario("scale-down", "every node goes from two replicas to one", _scale_down, TWO_OF_EACH),
+    Scenario("scale-down", "every node goes from two replicas to one", scale(1), TWO_OF_EACH),
     Scenario("scan-bombs", f"{BOMBS} JPEGs of 49 megapixels in 1,010 scans are sent", _send_scan_bombs),
     Scenario("slow-bodies", f"{SLOW_BODIES} clients send bodies at 10 bytes a second", _attack(send_slow_bodies)),
     Scenario(
@@ -263,8 +274,7 @@ SCENARIOS = (
 def measure(scenario: Scenario, clients: int) -> Rows:
     """Measure what clients see of a scenario.
 
-    Raises:
-        ScriptError: the server did not start, or was not whole again in time.
+    Raises ScriptError if the server did not start, or was not whole again in time.
     """
     with stage(workload("embedded", "int8"), scenario.placement, scenario.replicas, clients, scenario.nodes) as here:
         began = time.perf_counter()
@@ -272,17 +282,6 @@ def measure(scenario: Scenario, clients: int) -> Rows:
         ended = time.perf_counter() - CALM_S
     seen = here.clients
     return [sight(seen.records(), seen.began, began, ended, seen.first_error)]
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the scenarios."""
-    add_names(parser, "scenario", [each.name for each in SCENARIOS])
-    parser.add_argument("--clients", type=positive, default=CLIENTS)
-
-
-def parts(args: argparse.Namespace) -> list[Part]:
-    """Make each scenario that is asked for a part."""
-    return chosen("scenario", SCENARIOS, args.names, partial(measure, clients=args.clients))
 
 
 def note(row: Row) -> str:
@@ -293,8 +292,10 @@ def note(row: Row) -> str:
 FAULTS = Campaign(
     name="",
     help=__doc__,
-    add_flags=add_flags,
-    parts=parts,
+    measure=measure,
+    flags={"clients": {"type": positive, "default": CLIENTS}},
+    kind="scenario",
+    faults=SCENARIOS,
     columns="what is done {what} | requests {requests:,} | failed {failed:,} | degraded {degraded:,} | "
     "rate kept {kept:.2f} | outage, s {dark_s:.1f} | p99, ms {p99_ms:,.0f}",
     failed=lambda row: bool(row["failed"] == row["requests"]),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from ensemble_capacity.load.load import Closed, Target
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import DEGRADED, Records, latency_ms, ok, quantile
 from lab.benchmark.systems import HTTP_PORT, OURS, Running, replicas_among, running
-from lab.benchmark.workloads import Placement, Workload
+from lab.benchmark.workloads import Edit, Placement, Workload
 from lab.rows import Row
 from scripts.errors import ScriptError
 
@@ -46,36 +46,73 @@ def is_whole(found: Records, since: float) -> bool:
 
 
 def sight(found: Records, watched_from: float, began: float, ended: float, first_failure: str = "") -> Row:
-    """Summarize what clients saw of a fault.
+    """Summarize the requests that clients made from `watched_from` on, around a fault; times are `time.perf_counter`'s.
 
-    Args:
-        found: what became of their requests.
-        watched_from: when they began, seconds of `time.perf_counter`.
-        began: when the fault began, likewise.
-        ended: when it was over, likewise.
-        first_failure: what the first failed request got.
-
-    Returns:
-        The requests; those `failed`, without an answer; the answers `degraded`, without a member; `dark_s`, the longest
-        time without an answer; and `kept`, the answers per second during the fault as a fraction of those before.
+    `degraded` answers lack a member, `dark_s` is the longest time without an answer, and `kept` is the answers per
+    second during the fault as a fraction of the rate before.
     """
     answers = found[ok(found)]
-    ends = [watched_from, *np.sort(answers["done"]).tolist()]
-    before = _rate(ends[1:], ends[1] if len(answers) else began, began)
+    ends = np.sort(answers["done"])
+    before = _rate(ends, ends[0] if len(ends) else began, began)
     return {
         "requests": len(found),
         "failed": len(found) - len(answers),
         "degraded": int(np.count_nonzero(answers["flags"] & DEGRADED)),
-        "dark_s": max((later - sooner for sooner, later in itertools.pairwise(ends)), default=float("inf")),
+        "dark_s": float(np.diff(ends, prepend=watched_from).max(initial=0.0)) if len(ends) else float("inf"),
         "p99_ms": quantile(latency_ms(answers), 99),
-        "kept": _rate(ends[1:], began, ended) / before if before else float("nan"),
+        "kept": _rate(ends, began, ended) / before if before else float("nan"),
         "first_failure": first_failure,
     }
 
 
-def _rate(ends: Sequence[float], since: float, until: float) -> float:
+def _rate(ends: Any, since: float, until: float) -> float:
     """Return the rate per second of the times between two others; not a number if there is no time between."""
-    return sum(since < end <= until for end in ends) / (until - since) if until > since else float("nan")
+    return np.count_nonzero((since < ends) & (ends <= until)) / (until - since) if until > since else float("nan")
+
+
+@dataclass(frozen=True)
+class InForce:
+    """A member's version, and the time in which the version may answer."""
+
+    member: str
+    version: int
+    start: float = float("-inf")
+    end: float = float("inf")
+
+
+@dataclass(frozen=True)
+class Away:
+    """A process that was killed or replaced, from then until all answers were whole again."""
+
+    part: str
+    start: float
+    end: float
+
+
+@dataclass
+class Told:
+    """The versions in force and the absent parts, as the faults report them."""
+
+    in_force: list[InForce] = field(default_factory=list)
+    away: list[Away] = field(default_factory=list)
+
+    @contextmanager
+    def gone(self, *parts: str) -> Iterator[None]:
+        """Note that parts are away in the block."""
+        start = time.perf_counter()
+        yield
+        self.away += [Away(part, start, time.perf_counter()) for part in parts]
+
+    def loaded(self, member: str, version: int, began: float) -> None:
+        """Note that a version replaced the member's other one; both were in force since the loading began."""
+        at = next(i for i, span in enumerate(self.in_force) if (span.member, span.end) == (member, float("inf")))
+        self.in_force[at] = replace(self.in_force[at], end=time.perf_counter())
+        self.in_force.append(InForce(member, version, began))
+
+
+def part_of(deployment: str) -> str:
+    """Name a part of the server: a member by its name in answers, another deployment by its own name."""
+    return {"ResNet": "resnet", "DenseNet": "densenet"}.get(deployment, deployment)
 
 
 class Stage:
@@ -86,6 +123,7 @@ class Stage:
         dashboard: the address of its Ray's dashboard.
         clients: that load it meanwhile.
         config: its Serve config.
+        told: the report of the faults.
     """
 
     def __init__(
@@ -98,6 +136,7 @@ class Stage:
         self.clients = clients
         self.url = f"http://127.0.0.1:{HTTP_PORT}"
         self.dashboard = server.told("RAY_DASHBOARD_ADDRESS")
+        self.told = Told()
 
     def replicas(self, deployment: str) -> list[psutil.Process]:
         """Return the processes of a deployment's replicas."""
@@ -106,8 +145,9 @@ class Stage:
     def kill_a_node(self) -> None:
         """Kill the raylet of one of the further nodes, and wait until all is whole again."""
         raylet = next(process for process in self._on_nodes() if process.name() == "raylet")
-        raylet.kill()
-        self.until_whole()
+        with self.told.gone("node"):
+            raylet.kill()
+            self.until_whole()
 
     def _on_nodes(self) -> list[psutil.Process]:
         found = []
@@ -128,15 +168,15 @@ class Stage:
     def lose_a_replica(self, deployment: str, by: Callable[[psutil.Process], None]) -> None:
         """Kill or freeze one of a deployment's replicas, and wait until all is whole again."""
         before = self.replicas(deployment)
-        victim = before[0]
-        by(victim)
 
         def is_replaced() -> bool:
             now = self.replicas(deployment)
-            return victim not in now and len(now) == len(before)
+            return before[0] not in now and len(now) == len(before)
 
-        self.until(is_replaced)
-        self.until_whole()
+        with self.told.gone(part_of(deployment)):
+            by(before[0])
+            self.until(is_replaced)
+            self.until_whole()
 
     def until(self, check: Callable[[], bool]) -> None:
         """Wait until something holds; raises ScriptError if it does not in `WHOLE_TIMEOUT_S`."""
@@ -160,12 +200,11 @@ def stage(
     replicas: Mapping[str, int],
     clients_at_once: int,
     nodes: int = 1,
-    change: Callable[[dict[str, Any]], None] = lambda args: None,
+    change: Edit = lambda config: None,
 ) -> Iterator[Stage]:
-    """Start a server under load, with `replicas` of each deployment, on `nodes` nodes; `change` changes its arguments.
+    """Start a server under load, with `replicas` of each deployment, on `nodes` nodes, with a changed Serve config.
 
-    Raises:
-        ScriptError: it did not start.
+    Raises ScriptError if it did not start.
     """
     content: dict[str, Any] = {}
 
@@ -176,7 +215,7 @@ def stage(
             options["ray_actor_options"] = {"num_cpus": RESERVED_CPUS}
             if nodes > 1 and options["num_replicas"] == nodes:
                 options["max_replicas_per_node"] = 1
-        change(config["applications"][0]["args"])
+        change(config)
         content.update(config)
 
     with running(OURS[placement], load, edit) as server, _joined(server.told("RAY_ADDRESS"), nodes - 1) as others:

@@ -8,37 +8,32 @@ docstring; a test fails until then.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from lab.reference import commands, configuration, errors, grpc, http, metrics, python
+from lab.reference import configuration, grpc, http
+from lab.reference.pages import commands, errors, metrics, python
 from scripts.flags import described
 from scripts.shipped import CHECKOUT
 
 FOLDER = CHECKOUT / "docs" / "reference"
-NOTE = "<!-- Written by `ensemble reference` from the code; a change here is lost. -->\n\n"
+# The introduction above this line is written by hand.
+LINE = "<!-- Below this line `ensemble reference` writes the page from the code; a change there is lost. -->\n\n"
 
 
 def files() -> dict[str, str]:
     """Return the text of each file, by its name in the folder."""
-    pages = (configuration, commands, errors, http, grpc, metrics, python)
-    return {
-        **{f"{made.__name__.rpartition('.')[2]}.md": NOTE + made.page() for made in pages},
-        configuration.FILE: configuration.schema(),
-    }
-
-
-def write(folder: Path) -> None:
-    """Write every file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files().items():
-        (folder / name).write_text(text, encoding="utf-8")
+    found = {configuration.FILE: configuration.schema()}
+    pages = {"commands": commands, "errors": errors, "metrics": metrics, "python": python, "grpc": grpc.page}
+    for name, page in {**pages, "http": http.page, "configuration": configuration.page}.items():
+        introduction, line, _ = (FOLDER / f"{name}.md").read_text(encoding="utf-8").partition(LINE)
+        found[f"{name}.md"] = introduction + line + page()
+    return found
 
 
 def main() -> None:
     """Parse the command line and write."""
     parser = described(__doc__)
     parser.parse_args()
-    write(FOLDER)
+    for name, text in files().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
     print(f"wrote {FOLDER}")
 
 

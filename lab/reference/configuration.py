@@ -11,7 +11,7 @@ from ray.serve.schema import ServeDeploySchema
 from deployments.doors import FEATURES, find_class, names
 from graph.config import EnsembleConfig
 from graph.features.feature import Feature
-from lab.reference.markdown import code, first_paragraph, prose, table
+from lab.reference.pages import code, first_paragraph, kind, prose, table
 from scripts.configuration import IMPORT_PATH
 
 FILE = "ensemble.schema.json"
@@ -22,28 +22,13 @@ UNITS = {
     "_batch_size": "images", "max_in_flight": "images", "max_parts": "images", "window": "answers", "top_k": "classes",
 }  # fmt: skip
 HEAD = ("field", "type", "default", "unit", "what it sets")
-INTRODUCTION = f"""# Every field of the configuration
-
-These are the fields of `args`, where `import_path` is `graph.app:build`. [The page on
-configuration](../configuration.md) explains how they work together. Where there is no default, the last column says
-what holds without the field. Ray Serve's own fields, as `deployments`, are [documented by
-Serve](https://docs.ray.io/en/latest/serve/configure-serve-deployment.html).
-
-[`{FILE}`]({FILE}) is the JSON schema of the whole YAML file, Serve's fields included. With it an editor completes the
-names of fields, shows this text and marks mistakes; YAML Language Server (VS Code, Neovim, Emacs) reads it where
-the first line is:
-
-```yaml
-# yaml-language-server: $schema=docs/reference/{FILE}
-```
-"""
 
 
 def page() -> str:
     """Write the page: the fields of `args`, and then each section's, in the order in which the fields name them."""
     schema = arguments()
     definitions = schema[DEFINITIONS]
-    parts = [INTRODUCTION, "## args\n", _fields(schema, definitions)]
+    parts = ["## args\n", _fields(schema, definitions)]
     for name, path in _sections(schema, definitions):
         parts += [f"## {path}\n", f"{first_paragraph(definitions[name]['description'])}\n"]
         parts.append(_fields(definitions[name], definitions))
@@ -58,7 +43,7 @@ def _fields(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
             first_paragraph(definitions[each].get("description")) for each in _referred(field)
         )
         default = "required" if name in required else code(_default(field))
-        rows.append((code(name), _kind(field), default, _unit(name), prose(described)))
+        rows.append((code(name), _field_kind(field), default, _unit(name), prose(described)))
     return table(HEAD, rows)
 
 
@@ -96,47 +81,12 @@ def _default(field: Mapping[str, Any]) -> str:
     return json.dumps(field["default"])
 
 
+def _field_kind(field: Mapping[str, Any]) -> str:
+    return "list of sections, by kind" if len(_referred(field)) > 1 else kind(field, lambda name: "section")
+
+
 def _unit(name: str) -> str:
     return next((unit for ending, unit in UNITS.items() if name.endswith(ending)), "")
-
-
-def _kind(field: Mapping[str, Any]) -> str:
-    """Describe a field's type in words, with its bounds."""
-    if len(_referred(field)) > 1:
-        return "list of sections, by kind"
-    if "anyOf" in field:
-        kinds = [_kind(each) for each in field["anyOf"] if each.get("type") != "null"]
-        return " or ".join(dict.fromkeys(kinds))
-    if "$ref" in field:
-        return "section"
-    if "enum" in field:
-        return " or ".join(code(each) for each in field["enum"])
-    if "const" in field:
-        return code(field["const"])
-    if field.get("type") == "array":
-        items = field.get("items") or {"type": "value"}
-        inner = [_kind(each) for each in field.get("prefixItems", [items])]
-        return f"list of {', '.join(dict.fromkeys(inner))}"
-    return f"{_TYPES.get(field.get('type', ''), field.get('type', 'value'))}{_bounds(field)}"
-
-
-_TYPES = {"object": "mapping", "string": "text"}
-
-
-def _bounds(field: Mapping[str, Any]) -> str:
-    low = field.get("minimum", field.get("exclusiveMinimum"))
-    high = field.get("maximum", field.get("exclusiveMaximum"))
-    above = "more than " if "exclusiveMinimum" in field else ""
-    below = "less than " if "exclusiveMaximum" in field else ""
-    if low is not None and high is not None:
-        return f", {above}{_number(low)} to {below}{_number(high)}"
-    if low is not None:
-        return f", {above or 'at least '}{_number(low)}"
-    return "" if high is None else f", {below or 'at most '}{_number(high)}"
-
-
-def _number(value: float) -> str:
-    return f"{int(value):,}" if value == int(value) else str(value)
 
 
 def arguments() -> dict[str, Any]:

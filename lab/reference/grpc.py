@@ -7,7 +7,7 @@ from pathlib import Path
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor, ServiceDescriptor
 
 from deployments.ingress.protocol import services
-from lab.reference.markdown import code, table
+from lab.reference.pages import code, table
 
 ROOT = Path(__file__).parent.parent.parent
 TYPES = {
@@ -15,18 +15,12 @@ TYPES = {
     for name, number in vars(FieldDescriptor).items()
     if name.startswith("TYPE_") and isinstance(number, int)
 }
-INTRODUCTION = """# gRPC
-
-These are the services at 127.0.0.1:9000 and their messages. [The page of the interface](../api.md) says what
-each call does here. The server answers reflection unless API keys are on, so `grpcurl`
-needs no proto.
-"""
 
 
 def page() -> str:
     """Write the page: services, and then messages by proto."""
     served = services(None)
-    parts = [INTRODUCTION, *map(_service, served)]
+    parts = [*map(_service, served)]
     for file in dict.fromkeys(service.file for service in served):
         if (path := _path(file)) is not None:
             parts += [f"## {Path(path).name}\n", f"[`{path}`](../../{path})\n"]

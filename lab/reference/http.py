@@ -18,16 +18,10 @@ from deployments.observe.stats import Stats
 from ensemble_rollout.feedback import labels as feedback
 from ensemble_rollout.loading import requests as loading
 from ensemble_rollout.loading.control import ModelControl
-from lab.reference.markdown import code, first_paragraph, table
+from lab.reference.pages import code, first_paragraph, kind, table
 
 # Of an error, in the description of a status.
 CODE = re.compile(r"`\w+`(?=: )")
-INTRODUCTION = """# HTTP
-
-These are the paths at 127.0.0.1:8000. A running server describes the enabled paths at `/openapi.json`,
-with the schemas of all bodies, and as a page to try at `/docs`. [The page of the interface](../api.md) explains them,
-and [error codes](errors.md) lists every error.
-"""
 
 
 def page() -> str:
@@ -36,7 +30,7 @@ def page() -> str:
     paths, schemas = document["paths"], document["components"]["schemas"]
     listed = [(path, method.upper(), operation) for path, each in paths.items() for method, operation in each.items()]
     rows = [(method, code(path), operation["summary"]) for path, method, operation in listed]
-    parts = [INTRODUCTION, "## Paths\n", table(("method", "path", "what it does"), rows)]
+    parts = ["## Paths\n", table(("method", "path", "what it does"), rows)]
     parts += [_operation(path, method, operation) for path, method, operation in listed]
     return "\n".join([*parts, "## Fields of bodies\n", *_bodies(schemas)])
 
@@ -71,15 +65,16 @@ def _operation(path: str, method: str, operation: Mapping[str, Any]) -> str:
         parts.append("It needs no API key.\n")
     if parameters := operation.get("parameters"):
         rows = [
-            (code(each["name"]), each["in"], _kind(each["schema"]), each.get("description", "")) for each in parameters
+            (code(each["name"]), each["in"], kind(each["schema"], code), each.get("description", ""))
+            for each in parameters
         ]
         parts.append(table(("parameter", "in", "type", "meaning"), rows))
     if body := operation.get("requestBody"):
-        kinds = [f"{code(media_type)} ({_kind(each['schema'])})" for media_type, each in body["content"].items()]
+        kinds = [f"{code(media_type)} ({kind(each['schema'], code)})" for media_type, each in body["content"].items()]
         parts.append(f"Body: {', '.join(kinds)}.\n")
     answer = operation["responses"]["200"].get("content", {}).get("application/json", {})
     parts.append(
-        f"Answer: {_kind(answer['schema']) if answer else 'no JSON'}. Errors: {_errors(operation['responses'])}.\n"
+        f"Answer: {kind(answer['schema'], code) if answer else 'no JSON'}. Errors: {_errors(operation['responses'])}.\n"
     )
     return "\n".join(parts)
 
@@ -89,7 +84,7 @@ def _bodies(schemas: Mapping[str, Any]) -> Iterator[str]:
     for name, schema in schemas.items():
         fields = schema.get("properties", {})
         if any("description" in field for field in fields.values()):
-            rows = [(code(field), _kind(each), each.get("description", "")) for field, each in fields.items()]
+            rows = [(code(field), kind(each, code), each.get("description", "")) for field, each in fields.items()]
             described = first_paragraph(schema["description"])
             yield f"### {name}\n\n{described}\n\n{table(('field', 'type', 'content'), rows)}"
 
@@ -97,21 +92,3 @@ def _bodies(schemas: Mapping[str, Any]) -> Iterator[str]:
 def _errors(responses: Mapping[str, Any]) -> str:
     failures = {status: response["description"] for status, response in responses.items() if status != "200"}
     return ", ".join(f"{status} {' '.join(CODE.findall(text))}" for status, text in failures.items())
-
-
-def _kind(schema: Mapping[str, Any]) -> str:
-    """Describe a schema in words; a named one by its name in the document."""
-    if "$ref" in schema:
-        return code(schema["$ref"].rpartition("/")[2])
-    for several in ("oneOf", "anyOf"):
-        if several in schema:
-            return " or ".join(_kind(each) for each in schema[several] if each.get("type") != "null")
-    if "enum" in schema:
-        return " or ".join(code(each) for each in schema["enum"])
-    if schema.get("type") == "array":
-        return f"list of {_kind(schema.get('items', {}))}"
-    if isinstance(inner := schema.get("additionalProperties"), dict):
-        return f"mapping of names to {_kind(inner)}"
-    low, high = schema.get("minimum"), schema.get("maximum")
-    bounds = f", {low:,} to {high:,}" if low is not None and high is not None else ""
-    return f"{schema.get('type', 'any')}{bounds}"

@@ -65,8 +65,8 @@ def run(recipe: Recipe, args: argparse.Namespace) -> None:
     """Train, then export if `args.output` is set.
 
     Raises:
-        ModelError: version 1 exists already, or is to be replaced but not what was quantized from it, or the name
-            can't be a model's; raised before training, not after.
+        ModelError: version 1 exists already; or `--replace` would leave a version that was quantized from it; or the
+            name can't be a model's. It is raised before training, not after.
         ScriptError: see `Run`.
     """
     name = args.name or recipe.architecture

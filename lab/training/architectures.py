@@ -135,9 +135,7 @@ def densenet(classes: int) -> nn.Sequential:
 def student(classes: int, width: float = 1.0) -> nn.Sequential:
     """Build four convolutions in a row, mostly at 7x7 pixels: 15 MMAC at 32x32, 0.5 million parameters.
 
-    Args:
-        classes: how many.
-        width: what the channels of the convolutions are multiplied by.
+    `width` multiplies the channels of the convolutions.
     """
     layers: list[nn.Module] = [*stem(), nn.MaxPool2d(2)]
     channels = STEM_CHANNELS

@@ -1,4 +1,4 @@
-"""What networks are trained on: images that are decoded, normalized, drawn and augmented as a recipe says."""
+"""Images for training: decoded, normalized, drawn and augmented as a recipe says."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from tqdm import tqdm
 from deployments.contract.preprocessing import Preprocessing
 from deployments.repository.repository import DEFAULT_ROOT
 from ensemble_models.dataset import Dataset, decode
-from lab.training.augmentation import augment, mix
-from lab.training.mixtures import Lesson, Mixtures
+from lab.training.mixtures import Lesson, Mixtures, augment, mix
 from lab.training.recipe import Recipe
 from lab.training.teachers import Teachers
 from scripts.errors import ScriptError
@@ -27,18 +26,10 @@ Draw = Callable[[Tensor], Lesson]
 
 
 def load_images(dataset: Dataset, size: int, classes: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Decode a dataset as the server does.
+    """Decode a dataset as the server does; the centre is cut out of an image that is not square.
 
-    Args:
-        dataset: the images; of those that aren't square the centre is taken.
-        size: height and width to resize them to, pixels.
-        classes: the class names in order of index.
-
-    Returns:
-        Every image as uint8 [N,3,size,size] in BGR order, and its class index as int64 [N].
-
-    Raises:
-        ScriptError: a class is none of `classes`, or an image can't be decoded.
+    Returns every image as uint8 [N,3,size,size] in BGR order, and its index in `classes` as int64 [N]. Raises
+    ScriptError if a class is none of `classes`, or an image can't be decoded.
     """
     index = {name: i for i, name in enumerate(classes)}
     if unknown := [name for name in dataset.classes if name not in index]:
@@ -70,7 +61,7 @@ def batches(draw: Draw, count: int, recipe: Recipe, epoch: int) -> Iterator[Less
 
 
 class Normalization:
-    """Pixels to what a network is trained on: each channel gets the mean 0 and the standard deviation 1."""
+    """Converts pixels to numbers whose channels have the mean 0 and the standard deviation 1."""
 
     def __init__(self, raw: Tensor, device: torch.device) -> None:
         """Take the statistics of images, uint8 [N,3,H,W]."""
@@ -158,8 +149,7 @@ class TrainingData:
     def load(self) -> None:
         """Decode the images, mix them and ask the teachers, if it has not been done.
 
-        Raises:
-            ScriptError: see `load_images` and `Mixtures`.
+        Raises ScriptError: see `load_images` and `Mixtures`.
         """
         if self._loaded:
             return

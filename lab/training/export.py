@@ -24,15 +24,14 @@ CROP_RATIO = 1.0
 def to_openvino(checkpoint: dict[str, Any], *, mirror: bool) -> ov.Model:
     """Convert a checkpoint of `ensemble train` to the ensemble's signature; `mirror` adds the mirrored view.
 
-    Raises:
-        ModelError: the weights don't fit the architecture of the checkpoint's recipe.
+    Raises ModelError if the weights don't fit the architecture of the checkpoint's recipe.
     """
     classes, size = len(checkpoint["classes"]), checkpoint["size"]
     model = network(checkpoint["recipe"], classes)
     try:
         model.load_state_dict(checkpoint["model"])
     except RuntimeError as err:
-        raise ModelError(f"the checkpoint's weights are those of another architecture: {err}") from err
+        raise ModelError(f"the checkpoint's weights belong to another architecture: {err}") from err
     converted = ov.convert_model(
         (Mirrored(model) if mirror else model).eval(), example_input=torch.zeros(2, 3, size, size)
     )
@@ -56,19 +55,9 @@ def export(
     replace: bool = False,
     mirror: bool = False,
 ) -> Path:
-    """Write a checkpoint as version 1 of a model, in float16.
+    """Write a checkpoint as version 1 of a model in float16, measured on `validation`; return the version's folder.
 
-    Args:
-        checkpoint: made by `ensemble train`.
-        repository: the root of the model repository.
-        name: the model's name there.
-        data: what it was trained on; only the name is recorded, the SHA-256 is in the checkpoint.
-        validation: images to measure the written model on.
-        replace: whether an existing version 1 gives way.
-        mirror: whether the model also looks at each image's mirror image.
-
-    Returns:
-        The version's folder.
+    The metadata names `data`, the training images. With `mirror` the model also looks at each image's mirror image.
 
     Raises:
         ModelError: the version exists and `replace` is false, or the checkpoint doesn't fit its recipe.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import timm.optim
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,10 +15,56 @@ from tqdm import tqdm
 
 from lab.training.architectures import network, whiten
 from lab.training.data import TrainingData, batches
-from lab.training.optimizers import arithmetic, optimizers
 from lab.training.recipe import Recipe
 from lab.training.teachers import LOSSES
 from scripts.errors import ScriptError
+
+
+def arithmetic(device: torch.device) -> torch.dtype:
+    """Return the format that training computes in: bfloat16 where the processor has it, else float32."""
+    if device.type == "cpu" and not torch.cpu.get_capabilities().get("avx512_bf16", False):
+        return torch.float32
+    return torch.bfloat16
+
+
+class Muon(timm.optim.Muon):
+    """Muon that first gives each convolution the norm that its number of output channels asks for."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:
+        """Update every weight that has a gradient once."""
+        for weight in (each for group in self.param_groups for each in group["params"] if each.grad is not None):
+            weight.mul_(len(weight) ** 0.5 / weight.norm())
+        super().step(closure)
+
+
+def optimizers(model: nn.Sequential, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Make Muon for the convolutions, SGD for biases and the head; the loss sums over the batch, which scales SGD's."""
+    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    decay = recipe.weight_decay * recipe.batch_size
+    groups = [
+        {
+            "params": [parameter for parameter in learnt if parameter.ndim == dimensions],
+            "lr": rate,
+            "weight_decay": decay / rate,
+        }
+        for dimensions, rate in ((1, recipe.bias_learning_rate), (2, recipe.head_learning_rate))
+    ]
+    convolutions = [parameter for parameter in learnt if parameter.ndim == 4]
+    return [
+        Muon(
+            convolutions,
+            lr=recipe.learning_rate,
+            weight_decay=0.0,
+            momentum=recipe.momentum,
+            nesterov=True,
+            ns_steps=3,
+            ns_coefficients="original",
+            adjust_lr_fn=None,
+        ),
+        torch.optim.SGD(groups, momentum=recipe.sgd_momentum, nesterov=True),
+    ]
+
 
 # Of 5,000 images of 32x32: enough for the statistics of 2x2 patches.
 WHITENING_PIXELS = 5000 * 32 * 32
@@ -68,11 +115,7 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
 
 
 def load(checkpoint: Path) -> dict[str, Any]:
-    """Load a run's checkpoint on the CPU.
-
-    Raises:
-        ScriptError: the file is no checkpoint.
-    """
+    """Load a run's checkpoint on the CPU. Raises ScriptError if the file is no checkpoint."""
     try:
         saved: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True)
         missing = {"recipe", "classes", "size", "epoch", "model"} - saved.keys()
@@ -85,15 +128,7 @@ def load(checkpoint: Path) -> dict[str, Any]:
 
 
 def resume(checkpoint: Path, begun: dict[str, Any]) -> dict[str, Any] | None:
-    """Load an earlier run's checkpoint; None if there is none.
-
-    Args:
-        checkpoint: where it would be.
-        begun: what this run begins with, which must be what that one began with.
-
-    Raises:
-        ScriptError: that run began with something else.
-    """
+    """Load an earlier run's checkpoint, None if there is none; raise ScriptError if it began with other things."""
     if not checkpoint.exists():
         return None
     saved = load(checkpoint)
@@ -109,8 +144,7 @@ def resume(checkpoint: Path, begun: dict[str, Any]) -> dict[str, Any] | None:
 def origin(initial: Path, begun: dict[str, Any]) -> dict[str, Any]:
     """Load a finished run's checkpoint, to begin another run with its weights.
 
-    Raises:
-        ScriptError: it is not at its end, or of other classes or another size than this one.
+    Raises ScriptError if it is not at its end, or of other classes or another size than this one.
     """
     saved = load(initial)
     for what in ("classes", "size"):
@@ -129,14 +163,6 @@ def set_weights(model: nn.Module, saved: dict[str, Any], file: Path | None) -> N
         raise ScriptError(f"{file} holds another architecture's weights; name another file: {err}") from err
 
 
-def save(checkpoint: Path, content: dict[str, Any]) -> None:
-    """Write a checkpoint in the place of the one before, whole or not at all."""
-    checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    partial = checkpoint.with_name(f"{checkpoint.name}.partial")
-    torch.save(content, partial)
-    partial.replace(checkpoint)
-
-
 def random_state() -> list[Tensor]:
     """Return the state of every random generator of PyTorch's."""
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])]
@@ -153,18 +179,9 @@ class Run:
     """A training run: what it learns from, its network, and how far it is."""
 
     def __init__(self, recipe: Recipe, data: TrainingData, checkpoint: Path, initial: Path | None = None) -> None:
-        """Load everything, from the checkpoint if there is one.
+        """Load everything, from the checkpoint if there is one, or else the weights of `initial`, a finished run.
 
-        Args:
-            recipe: what decides the result.
-            data: what is learnt.
-            checkpoint: written every epoch.
-            initial: a finished run's checkpoint, to begin with its weights.
-
-        Raises:
-            ScriptError: the checkpoint was made with another recipe, other data or another size; `initial` is not at
-                its end, or of other classes or another size; either is no checkpoint, or another architecture's; or
-                see `TrainingData.load`.
+        Raises ScriptError if one of them does not fit this run, see `resume` and `origin`, or `TrainingData.load` does.
         """
         self._recipe, self._data, self._checkpoint = recipe, data, checkpoint
         self._begun: dict[str, Any] = {"recipe": recipe.to_json(), "initial": None, **data.begun}
@@ -237,4 +254,8 @@ class Run:
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "random": random_state(),
         }
-        save(self._checkpoint, content)
+        # Whole or not at all, in the place of the one before.
+        self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        partial = self._checkpoint.with_name(f"{self._checkpoint.name}.partial")
+        torch.save(content, partial)
+        partial.replace(self._checkpoint)

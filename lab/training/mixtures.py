@@ -1,4 +1,4 @@
-"""Images that are mixed beforehand, so that teachers are asked about each of them once for all epochs."""
+"""How images are augmented and mixed: in each batch, or once beforehand, so that teachers are asked about each once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,77 @@ from tqdm import tqdm
 
 from deployments.contract.preprocessing import Preprocessing
 from deployments.transformer import decoding
-from lab.training.augmentation import mix
 from lab.training.recipe import Recipe
 from lab.training.teachers import Teachers
 from scripts.errors import ScriptError
+
+
+def warp(images: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Zoom and translate each image about its centre with reflected borders; `shift` is in pixels, [N,2]."""
+    theta = torch.zeros(len(images), 2, 3, device=images.device)
+    theta[:, 0, 0] = theta[:, 1, 1] = scale
+    theta[:, :, 2] = shift * 2 / images.shape[-1]
+    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
+
+
+def box(images: Tensor, size: Tensor) -> Tensor:
+    """Mark a square about a pixel chosen at random in each image, cut off at the borders: bool [N,1,H,W].
+
+    The images are [N,C,H,W]; `size` is in whole pixels, int64 [N,1,1,1].
+    """
+    n, _, height, width = images.shape
+    above = torch.arange(height, device=images.device).view(1, 1, -1, 1)
+    left = torch.arange(width, device=images.device).view(1, 1, 1, -1)
+    rows = above - torch.randint(height, (n, 1, 1, 1), device=images.device) + size // 2
+    columns = left - torch.randint(width, (n, 1, 1, 1), device=images.device) + size // 2
+    return (rows >= 0) & (rows < size) & (columns >= 0) & (columns < size)
+
+
+def cutout(images: Tensor, size: int) -> Tensor:
+    """Set one square of `size` pixels, anywhere in each image, to zero (DeVries and Taylor 2017)."""
+    return images.masked_fill(box(images, torch.full((len(images), 1, 1, 1), size, device=images.device)), 0.0)
+
+
+def augment(images: Tensor, recipe: Recipe) -> Tensor:
+    """Shift images and cut squares out; with `zoom` also change zoom, contrast and brightness."""
+    n = len(images)
+    shift = torch.randint(-recipe.translate_px, recipe.translate_px + 1, (n, 2), device=images.device).float()
+    if recipe.augmentation == "shift":
+        return cutout(warp(images, torch.ones(n, device=images.device), shift), recipe.cutout_px)
+    scale = 1 + recipe.zoom * (2 * torch.rand(n, device=images.device) - 1)
+    gain = 1 + recipe.contrast * (2 * torch.rand(n, 1, 1, 1, device=images.device) - 1)
+    offset = recipe.contrast * (2 * torch.rand(n, 1, 1, 1, device=images.device) - 1)
+    return cutout(warp(images, scale, shift) * gain + offset, recipe.cutout_px)
+
+
+def mix(images: Tensor, targets: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
+    """Put a part of another image of the batch into some of the images, and the same part of its class into theirs.
+
+    The part is uniform in 0 to 1: with `cutmix` a box of that area, less what falls outside (Yun et al. 2019,
+    arXiv:1905.04899), with `mixup` a share of every pixel (Zhang et al. 2017, arXiv:1710.09412).
+
+    Args:
+        images: float [N,C,H,W].
+        targets: probabilities of the classes, float [N,classes].
+        recipe: which of the two, and the fraction of the images that it is done to.
+    """
+    n = len(images)
+    if recipe.mix == "either":
+        halves = zip(images.tensor_split(2), targets.tensor_split(2), ("cutmix", "mixup"), strict=True)
+        mixed = [mix(some, theirs, replace(recipe, mix=kind)) for some, theirs, kind in halves]
+        return torch.cat([some for some, _ in mixed]), torch.cat([theirs for _, theirs in mixed])
+    others = torch.randperm(n).to(images.device)
+    part = torch.rand(n, 1, 1, 1, device=images.device)
+    part = part * (torch.rand(n, 1, 1, 1, device=images.device) < recipe.mix_probability)
+    if recipe.mix == "cutmix":
+        taken = box(images, (part.sqrt() * images.shape[2]).round().long())
+        part = taken.float().mean((2, 3), keepdim=True)
+        result = torch.where(taken, images[others], images)
+    else:
+        result = torch.lerp(images, images[others], part)
+    return result, torch.lerp(targets, targets[others], part.view(n, 1))
+
 
 # Normalized images, float [n,3,H,W]; the classes' probabilities, float [n,classes]; and what teachers answer to these
 # images, float [n,classes], None where they were not asked.
@@ -59,14 +126,7 @@ class Mixtures:
             self._images = torch.stack([resized(images, size) for images in self._images])
 
     def draw(self, rows: Tensor) -> Lesson:
-        """Draw images, each as it is or mixed in one of the ways.
-
-        Args:
-            rows: which, int64 [n].
-
-        Returns:
-            As `Lesson`, but that the images are pixels, uint8.
-        """
+        """Draw images by their numbers, int64 [n], each as it is or mixed: as `Lesson`, but as pixels, uint8."""
         mixed = torch.rand(len(rows)) < self._probability
         ways = torch.randint(1, len(self._images), (len(rows),)) * mixed
         taught = None if self._taught is None else self._taught[ways, rows]
@@ -93,15 +153,9 @@ def resized(images: Tensor, size: int) -> Tensor:
 
 
 def answers(images: Tensor, teachers: Teachers, file: Path | None) -> Tensor:
-    """Return the teachers' answers to images, uint8 [K,N,3,H,W]: float [K,N,classes].
+    """Return the teachers' answers to images, uint8 [K,N,3,H,W]: float [K,N,classes]; a file keeps them for other runs.
 
-    Args:
-        images: the mixtures.
-        teachers: are asked unless the file has the answers.
-        file: `.npz`, which keeps them for other runs; None for none.
-
-    Raises:
-        ScriptError: the file is of other teachers or images, or holds something else.
+    Raises ScriptError if the file is of other teachers or images, or holds something else.
     """
     key = hashlib.sha256(json.dumps(teachers.provenance()).encode() + images.contiguous().numpy().tobytes()).hexdigest()
     if file is not None and file.exists():

@@ -1,4 +1,4 @@
-"""What decides the result of a training run; its flags are those of `ensemble train`."""
+"""The recipe of a training run, which decides the result; its fields are flags of `ensemble train`."""
 
 from __future__ import annotations
 

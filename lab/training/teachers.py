@@ -49,7 +49,9 @@ class Teachers:
                 raise ScriptError(f"the teacher {model.name!r} has other classes than the images: {model.labels}")
         sizes = {size for model in self._models if (size := input_size(load(model))) is not None}
         if len({edge for size in sizes for edge in size}) > 1:
-            raise ScriptError(f"the teachers {', '.join(names)} take images of different sizes; name those of one size")
+            raise ScriptError(
+                f"the teachers {', '.join(names)} take images of different sizes; name teachers of one size"
+            )
         self.size = next((height for height, _ in sizes), None)
         options = {
             "PERFORMANCE_HINT": "LATENCY",
@@ -64,8 +66,7 @@ class Teachers:
     def __call__(self, pixels: Tensor) -> Tensor:
         """Return the mean of the teachers' probabilities, float [N,classes].
 
-        Args:
-            pixels: BGR from 0 to 255, float [N,3,H,W], as the student sees them before they are normalized.
+        The pixels are BGR from 0 to 255, float [N,3,H,W], as the student sees them before they are normalized.
         """
         rows = pixels.round().clamp(0, 255).byte().permute(0, 2, 3, 1).contiguous().cpu().numpy()
         return torch.from_numpy(self._ask(rows)).to(pixels.device)

@@ -1,17 +1,6 @@
-# /// script
-# dependencies = []
-#
-# [tool.benchmark.variants]
-# untuned = ["--threads", "0"]
-# batched = ["--batch", "16"]
-# ///
-"""The ensemble on plain Ray Serve: a deployment for each step, chained by handles as Ray's own pages do.
-
-`--batch` adds what its page on performance says of models that compute batches: `@serve.batch` on the predictors.
-"""
+"""The ensemble on plain Ray Serve: a deployment for each step, chained by handles as Ray's own pages do."""
 
 import argparse
-import asyncio
 import signal
 import threading
 from typing import Any
@@ -58,22 +47,6 @@ class Predictor:
 
 
 @deployment
-class BatchingPredictor(Predictor.func_or_class):
-    def __init__(self, path: str, precision_hint: str, threads: int, batch: int) -> None:
-        super().__init__(path, precision_hint, threads)
-        self.batched.set_max_batch_size(batch)
-
-    @serve.batch
-    async def batched(self, pixels: list[Any]) -> list[Any]:
-        # In a thread, so that the next batch gathers meanwhile.
-        scores = await asyncio.to_thread(super().__call__, np.concatenate(pixels))
-        return [score[None] for score in scores]
-
-    async def __call__(self, pixels: Any) -> Any:
-        return await self.batched(pixels)
-
-
-@deployment
 class Combiner:
     def __call__(self, *scores: Any) -> Any:
         return np.mean(scores, axis=0)
@@ -110,16 +83,12 @@ def main() -> None:
     parser.add_argument("--size", type=int, nargs=2, required=True)
     parser.add_argument("--precision-hint", default="")
     parser.add_argument("--threads", type=int, default=1, help="of a model; 0 for OpenVINO's own choice")
-    parser.add_argument("--batch", type=int, default=1, help="images of a batch")
     parser.add_argument("models", nargs="+")
     args = parser.parse_args()
     ray.init(address="local", log_to_driver=False)
     serve.start(http_options=HTTPOptions(host="127.0.0.1", port=args.port))
-    kind, more = (BatchingPredictor, [args.batch]) if args.batch > 1 else (Predictor, [])
-    # A deployment takes 5 calls at a time unless told otherwise: fewer than a batch.
-    ongoing = {"max_ongoing_requests": 100} if args.batch > 1 else {}
     predictors = [
-        kind.options(name=f"Predictor{i}", **ongoing).bind(path, args.precision_hint, args.threads, *more)
+        Predictor.options(name=f"Predictor{i}").bind(path, args.precision_hint, args.threads)
         for i, path in enumerate(args.models)
     ]
     serve.run(

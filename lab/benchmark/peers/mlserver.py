@@ -1,12 +1,3 @@
-# /// script
-# dependencies = ["mlserver==1.7.1", "uvloop<0.22", "openvino", "opencv-python-headless", "numpy"]
-#
-# [tool.benchmark]
-# path = "/v2/models/ensemble/infer"
-# headers = { Content-Type = "application/json" }
-# body = '{"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", "data": ["BASE64"]}]}'
-# grpc = true
-# ///
 """The ensemble on MLServer: a custom `MLModel` with adaptive batches, asked by the V2 protocol with base64 in JSON.
 
 MLServer batches what comes by that protocol, but not what a custom handler answers. Parallel workers are off: every

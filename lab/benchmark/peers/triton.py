@@ -1,14 +1,3 @@
-# /// script
-# dependencies = ["nvidia-pytriton==0.7.0", "openvino", "opencv-python-headless<5", "numpy<2"]
-#
-# [tool.benchmark]
-# path = "/v2/models/ensemble/infer"
-# headers = { Inference-Header-Content-Length = "0" }
-# grpc = true
-# shape = [1, 1]
-# sizes = true
-# variants = { callable = ["--callable"] }
-# ///
 """The ensemble on NVIDIA Triton, from nvidia-pytriton's wheel: a Triton ensemble of Python models, a process each.
 
 The repository is as Triton's own pages have it: a `config.pbtxt` and a `model.py` for each model, joined by one of

@@ -1,17 +1,17 @@
-"""Sends inputs to a server, and measures what each costs: a bystander's wait, CPU time, and memory."""
+"""Sends inputs to a server, and measures the cost of each: a bystander's wait, and memory."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple
 
+import grpc
 import msgspec
 import numpy as np
 import psutil
@@ -24,13 +24,99 @@ from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import RIGHT, Records, latency_ms, ok, outcome
 from ensemble_serving.transports import Request, once
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
-from lab.benchmark.workloads import CIFAR_SIZE, Workload
+from lab.benchmark.workloads import CIFAR_SIZE, Workload, changed
 from lab.faults.fuzz.inputs import Input
-from lab.faults.fuzz.sending import Sender
 from lab.rows import Row, Rows
 from scripts.errors import ScriptError
 from scripts.keys import add
 from scripts.shipped import shipped
+
+# The server's deadline is 30 s, and so is its patience with a connection on which nothing comes.
+DEADLINE_S, GRACE_S = 30.0, 5.0
+MOST_READ = 4 * 1024 * 1024
+STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
+RETRY_AFTER = re.compile(rb"\r\nretry-after: *\d", re.IGNORECASE)
+# Statuses by which the server says that itself failed, and not the caller.
+GRPC_FAULTS = frozenset({"UNKNOWN", "INTERNAL", "DATA_LOSS", "ABORTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
+# The client has no limits of its own, makes no second attempt, and shares no connection.
+CHANNEL = (("grpc.max_send_message_length", -1), ("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1))
+
+
+class Outcome(NamedTuple):
+    """The status of an answer, or how its connection ended; the time; and the server's fault, None for none."""
+
+    status: str
+    seconds: float
+    failure: str | None
+
+
+@dataclass(frozen=True)
+class Sender:
+    """Sends inputs to a server, each on a connection of its own, because some inputs end their connection."""
+
+    host: str
+    http_port: int
+    grpc_port: int
+
+    async def send(self, sent: Input) -> Outcome:
+        """Send an input; the server has its deadline and some grace to answer."""
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(DEADLINE_S + GRACE_S):
+                status, failure = await (self._by_grpc(sent) if sent.is_grpc else self._by_http(sent))
+        except TimeoutError:
+            status, failure = "hangs", f"no answer in {DEADLINE_S + GRACE_S:.0f} s"
+        except ConnectionRefusedError:
+            status, failure = "refused", "the connection was refused"
+        return Outcome(status, time.monotonic() - began, failure)
+
+    async def _by_grpc(self, sent: Input) -> tuple[str, str | None]:
+        async with grpc.aio.insecure_channel(f"{self.host}:{self.grpc_port}", options=CHANNEL) as channel:
+            call: Any = channel.unary_unary(sent.where)
+            metadata = (("authorization", f"Bearer {sent.key}"),) if sent.key else ()
+            compression = grpc.Compression.Gzip if sent.packed else None
+            try:
+                await call(sent.content, metadata=metadata, timeout=DEADLINE_S + GRACE_S, compression=compression)
+            except grpc.aio.AioRpcError as err:
+                name, details = err.code().name, err.details() or ""
+                return name, f"{name} {details}" if name in GRPC_FAULTS else None
+            return "OK", None
+
+    async def _by_http(self, sent: Input) -> tuple[str, str | None]:
+        answer = await self._exchange(sent)
+        found = STATUS.match(answer)
+        if found is None:
+            return "closed", "the connection was closed without an answer" if sent.whole else None
+        status = int(found[1])
+        is_refusal = status == 503 and RETRY_AFTER.search(answer) is not None
+        is_fault = status >= 500 and status != 505 and not is_refusal
+        return str(status), f"{status} {answer[-300:]!r}" if is_fault else None
+
+    async def _exchange(self, sent: Input) -> bytes:
+        """Send bytes, and return all that comes until the server closes the connection."""
+        reader, writer = await asyncio.open_connection(self.host, self.http_port)
+        got = bytearray()
+        sending = asyncio.ensure_future(_write(writer, sent))
+        try:
+            with suppress(ConnectionError):
+                while len(got) < MOST_READ and (more := await reader.read(65536)):
+                    got += more
+        finally:
+            sending.cancel()
+            writer.close()
+            with suppress(OSError, asyncio.CancelledError):
+                await sending
+        return bytes(got)
+
+
+async def _write(writer: asyncio.StreamWriter, sent: Input) -> None:
+    with suppress(OSError):
+        writer.write(sent.content)
+        await writer.drain()
+        if not sent.whole:
+            # The server need not wait for the rest.
+            writer.write_eof()
+
 
 HOST = "127.0.0.1"
 URL = f"http://{HOST}:{HTTP_PORT}"
@@ -39,24 +125,21 @@ MOST_WAIT_S = 0.25
 WITH_KEY, WITHOUT_KEY = (8, 64e6), (2, 16e6)
 # An input that breaks a limit by chance, because other work had the machine, does not break it every time.
 ATTEMPTS = 3
-# How long the server is watched after an answer, and at rest.
-AFTER_S, REST_S = 0.15, 5.0
+# How long the server is watched after an answer.
+AFTER_S = 0.15
 # The memory of a request is given back after it, so that the next one's is seen as growth.
 GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
 # The server's processes whose end is a failure; a decoding process is replaced after an image has ended it.
 VITAL = ("ray::", "haproxy", "raylet", "gcs_server")
 # The bystander's patience is longer than the server's own deadline.
 ASK_EVERY_S, PATIENCE_S, UNAVAILABLE = 0.05, 60.0, 503
-# How often memory is read, and new processes are looked for, such as one that decodes in another's place.
-READ_EVERY_S, LOOK_EVERY_S = 0.01, 0.5
-PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-class Bystander:
+class Bystander(Generator):
     """A client that sends an image every 50 ms while it is entered; the first answer is taken as the right one."""
 
     def __init__(self, url: str, image: bytes, key: str = "") -> None:
-        """Ask for the right label, again while the server refuses; raises ScriptError if it does for too long."""
+        """Ask for the right label, again while the server refuses; raise ScriptError if it does for too long."""
         request = Request("/classify", image, (("authorization", f"Bearer {key}"),) if key else ())
         give_up = time.monotonic() + PATIENCE_S
         while not (response := once(url, request, timeout_s=PATIENCE_S)).ok:
@@ -65,21 +148,7 @@ class Bystander:
             time.sleep(ASK_EVERY_S)
         label = msgspec.json.decode(response.body)["label"]
         target = Target(url, Classify(), (image,), (label,), key=key, timeout_s=PATIENCE_S)
-        self._generator = Generator(target, Arrivals(1 / ASK_EVERY_S, "constant"))
-
-    def __enter__(self) -> Self:
-        """Begin to ask."""
-        self._generator.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        """Stop asking."""
-        self._generator.__exit__(*error)
-
-    @property
-    def answers(self) -> int:
-        """The number of requests that are over."""
-        return self._generator.count
+        super().__init__(target, Arrivals(1 / ASK_EVERY_S, "constant"))
 
     def report(self, since: float) -> tuple[float, str]:
         """Return the longest wait in seconds, and a wrong answer if any, of the requests that ended after a time.
@@ -87,67 +156,33 @@ class Bystander:
         A refusal (503) is not wrong. Requests that are due by now are waited for.
         """
         until = time.perf_counter()
-        due = int((until - self._generator.began) / ASK_EVERY_S) - 1
-        while np.count_nonzero((found := self._generator.records())["due"] < until) < due and not self._generator.ended:
-            time.sleep(READ_EVERY_S)
+        due = int((until - self.began) / ASK_EVERY_S) - 1
+        while np.count_nonzero((found := self.records())["due"] < until) < due and not self.ended:
+            time.sleep(AFTER_S / 10)
         return judged(found[found["done"] > since])
 
 
 def judged(found: Records) -> tuple[float, str]:
-    """Return the longest wait, seconds, and what was wrong with an answer; empty for nothing."""
+    """Return the longest wait, seconds, and the fault of an answer; empty for none."""
     wrong = found[~(ok(found) & (found["flags"] & RIGHT > 0)) & (found["status"] != UNAVAILABLE)]
     longest_s = float(latency_ms(found).max()) / 1000 if len(found) else 0.0
     return longest_s, f"{outcome(int(wrong[0]['status']))}, or another label" if len(wrong) else ""
 
 
-def private_bytes(pid: int) -> int:
-    """Return a process' resident memory but for what it may share; 0 if it is gone. This takes some microseconds."""
-    with suppress(OSError, ValueError), open(f"/proc/{pid}/statm", encoding="ascii") as file:
-        _, resident, shared, *_ = map(int, file.read().split())
-        return (resident - shared) * PAGE
+def peak(pid: int, *, reset: bool = False) -> int:
+    """Return the most memory that a process had since its peak was reset, bytes; 0 for a process that has ended."""
+    if reset:
+        with suppress(OSError):
+            Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")
+    with suppress(OSError):
+        found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))
+        return 1024 * int(found[1]) if found else 0
     return 0
-
-
-class Memory(threading.Thread):
-    """Reads the memory of a server's processes a hundred times per second while it is entered.
-
-    Attributes:
-        peak: the most since `begin`, bytes.
-    """
-
-    def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
-        """Set what lists the server's processes."""
-        super().__init__(name="memory", daemon=True)
-        self._pids, self._over, self._known = pids, threading.Event(), list(pids())
-        self.peak = 0
-
-    def begin(self) -> int:
-        """Return the memory now, from which on the peak counts, bytes."""
-        self.peak = now = sum(map(private_bytes, self._known))
-        return now
-
-    def run(self) -> None:
-        """Read until the end."""
-        looked = time.monotonic()
-        while not self._over.wait(READ_EVERY_S):
-            if time.monotonic() - looked > LOOK_EVERY_S:
-                self._known, looked = list(self._pids()), time.monotonic()
-            self.peak = max(self.peak, sum(map(private_bytes, self._known)))
-
-    def __enter__(self) -> Self:
-        """Begin to read."""
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the watch."""
-        self._over.set()
-        self.join()
 
 
 def share_of_limit(sent: Input, wait_s: float, memory: int) -> float:
     """Return what an input cost as a share of its limit, in time or memory; above 1 it breaks the limit."""
-    per_byte, besides = WITH_KEY if sent.with_key else WITHOUT_KEY
+    per_byte, besides = WITH_KEY if sent.key else WITHOUT_KEY
     return max(wait_s / MOST_WAIT_S, memory / (per_byte * sent.size + besides))
 
 
@@ -160,34 +195,23 @@ def badness(row: Row) -> tuple[bool, float]:
 class Runner:
     """Sends inputs to a server that a bystander uses.
 
-    A row is what became of an input: its `number`, `where`, `what`, `with_key` and `size`, and the `status`, `seconds`
-    and `failure` of `Outcome`. All inputs that were sent at once have one `wait_s`, the bystander's longest wait, one
-    `cpu_s`, the CPU time of the server's processes above the time at rest, and one `memory`, the growth of its peak in
-    bytes. A `finding` failed, or was sent alone and broke its limit.
+    A row has an input's `number`, `where`, `what`, `with_key` and `size`, and the `status`, `seconds` and `failure` of
+    `Outcome`. All inputs that were sent at once have one `wait_s`, the bystander's longest wait, and one `memory`, the
+    growth of the processes' peaks in bytes. A `finding` failed, or was sent alone and broke its limit.
 
     Attributes:
         sender: sends the inputs.
         bystander: uses the server meanwhile.
-        server: whose CPU time and processes are watched; None to watch none.
-        memory: likewise.
+        server: has the watched processes; None to watch none.
     """
 
     sender: Sender
     bystander: Bystander
     server: Running | None = None
-    memory: Memory | None = None
     _vital: Mapping[int, str] = field(default_factory=dict)
-    _rest: float = 0.0
-
-    def look_at_rest(self) -> None:
-        """Measure what the server uses without inputs."""
-        self._lost()
-        used, began = self._used(), time.perf_counter()
-        time.sleep(REST_S)
-        self._rest = (self._used() - used) / (time.perf_counter() - began)
 
     def alone(self, number: int, sent: Input) -> Row:
-        """Send an input alone; of what breaks a limit, return the least row of some attempts."""
+        """Send an input alone; after a broken limit, return the least row of some attempts."""
         [found] = self.volley({number: sent})
         for _ in range(ATTEMPTS - 1):
             if found["finding"]:
@@ -199,41 +223,36 @@ class Runner:
         return asyncio.run(self._volley(inputs))
 
     async def _volley(self, inputs: Mapping[int, Input]) -> Rows:
-        before, used, began = self.memory.begin() if self.memory else 0, self._used(), time.perf_counter()
+        pids = [process.pid for process in self.server.processes()] if self.server else []
+        before, began = {pid: peak(pid, reset=True) for pid in pids}, time.perf_counter()
         outcomes = await asyncio.gather(*map(self.sender.send, inputs.values()))
         await asyncio.sleep(AFTER_S)
         wait_s, wrong = await asyncio.to_thread(self.bystander.report, began)
-        cpu_s = max(0.0, self._used() - used - self._rest * (time.perf_counter() - began))
-        memory = max(0, self.memory.peak - before) if self.memory else 0
+        memory = sum(max(0, peak(pid) - least) for pid, least in before.items())
         rows: Rows = []
         for (number, sent), answer in zip(inputs.items(), outcomes, strict=True):
-            row = {"number": number, "where": sent.where, "what": sent.what, "with_key": sent.with_key}
+            row = {"number": number, "where": sent.where, "what": sent.what, "with_key": bool(sent.key)}
             share = share_of_limit(sent, wait_s, memory) if len(inputs) == 1 else 0.0
-            costs = {"wait_s": wait_s, "cpu_s": cpu_s, "memory": memory, "share_of_limit": share}
+            costs = {"wait_s": wait_s, "memory": memory, "share_of_limit": share}
             rows.append({**row, "size": sent.size, **answer._asdict(), **costs})
         if failure := self._lost() or (wrong and f"the bystander was answered {wrong}"):
             rows[-1]["failure"] = failure
         return [{**row, "finding": badness(row) > (False, 1)} for row in rows]
 
-    def _used(self) -> float:
-        return self.server.cpu_s() if self.server else 0.0
-
     def _lost(self) -> str:
-        """Return which processes have ended that must not."""
-        before, self._vital = self._vital, vital(self.server) if self.server else {}
+        """Name the processes that must not end, and have ended."""
+        before, self._vital = self._vital, dict(vital(self.server) if self.server else ())
         lost = [name for pid, name in before.items() if pid not in self._vital]
         return f"processes ended: {', '.join(lost)}" if lost else ""
 
 
-def vital(server: Running) -> dict[int, str]:
-    """Return the names of the server's processes that must not end, by their id."""
-    found = {}
+def vital(server: Running) -> Iterator[tuple[int, str]]:
+    """Yield the id and the name of each process of the server that must not end."""
     for process in server.processes():
         with suppress(psutil.Error):
             name = process.name()
             if name.startswith(VITAL) and "IDLE" not in name:
-                found[process.pid] = name
-    return found
+                yield process.pid, name
 
 
 def document(url: str) -> Any:
@@ -243,35 +262,25 @@ def document(url: str) -> Any:
 
 @contextmanager
 def fuzzed(folder: Path) -> Iterator[tuple[Runner, str]]:
-    """Start a server with every protocol and with keys, and give its runner and a key that may load members.
+    """Start a server with every protocol and with keys; yield its runner and a key that may load members.
 
-    Args:
-        folder: for the file of keys.
-
-    Raises:
-        ScriptError: the server did not start.
+    The folder is for the file of keys. Raises ScriptError if the server did not start.
     """
     photograph, keys = shipped("tests/cat.jpg"), folder / "keys"
     key, other = add(keys, "fuzzer", None), add(keys, "bystander", None)
 
+    # A replica that comes or goes by itself would look like one that died.
+    options = {"autoscaling_config": None, "num_replicas": 1}
+    access = {"keys": str(keys), "operators": ["fuzzer"]}
+    change = changed({"feedback": {}, "access": access, "ingress": {"shared_memory_prefix": "fuzz"}}, None, options)
+
     def edit(config: dict[str, Any]) -> None:
-        [application] = config["applications"]
-        for options in application["deployments"]:
-            # A replica that comes or goes by itself would look like one that died.
-            options.pop("autoscaling_config", None)
-            options["num_replicas"] = 1
+        change(config)
         config["grpc_options"]["grpc_servicer_functions"] = [EVERY]
-        args = application["args"]
-        args["feedback"] = {}
-        args["access"] = {"keys": str(keys), "operators": ["fuzzer"]}
-        args["ingress"] = {**args.get("ingress", {}), "shared_memory_prefix": "fuzz"}
 
     load = Workload("embedded", DEFAULT_ROOT, 2, CIFAR_SIZE, (photograph,), None)
     with (
         running(OURS["separate"], load, edit, GIVES_BACK) as server,
         Bystander(URL, photograph.read_bytes(), other) as bystander,
-        Memory(lambda: [process.pid for process in server.processes()]) as memory,
     ):
-        runner = Runner(Sender(HOST, HTTP_PORT, GRPC_PORT), bystander, server, memory)
-        runner.look_at_rest()
-        yield runner, key
+        yield Runner(Sender(HOST, HTTP_PORT, GRPC_PORT), bystander, server, dict(vital(server))), key

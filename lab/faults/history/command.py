@@ -10,15 +10,12 @@ records that contradict each other in the first impossible answer are printed.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +25,13 @@ from openvino import opset13 as op
 
 from ensemble_models.writing import write_metadata
 from ensemble_serving.transports import Request, once
-from lab.benchmark.workloads import Placement, workload
-from lab.faults.campaign import Campaign, Done, add_names, chosen
-from lab.faults.history.check import Violation, violations
-from lab.faults.history.clients import Clients
-from lab.faults.history.planted import PLANTED, planted
-from lab.faults.history.record import Away, History, InForce
-from lab.faults.scenarios import KILL, NODES, SMALL, TWO_OF_EACH, deploy, lose, roll
-from lab.faults.stage import Stage, stage
-from lab.rows import Part, Row, Rows
+from lab.benchmark.workloads import Edit, Placement, changed, workload
+from lab.faults.campaign import Campaign
+from lab.faults.history.check import PLANTED, Violation, planted, violations
+from lab.faults.history.record import Clients, History
+from lab.faults.scenarios import KILL, SMALL, TWO_OF_EACH, Scenario, lose, lose_replicas, roll, scale
+from lab.faults.stage import InForce, Stage, stage
+from lab.rows import Row, Rows
 from scripts.errors import ScriptError, positive
 
 CLIENTS, REQUESTS = 8, 10_000
@@ -45,79 +40,27 @@ STABLE, OTHER, BAD = 2, 1, 3
 NARROW = 4
 TTL_S = 20.0
 FEEDBACK = {"max_requests": 100_000}
+UNCHANGED = changed()
 CANARY = {"version": BAD, "share": 0.5, "key": "header:x-user"}
-Change = Callable[[dict[str, Any]], None]
-
-
-@dataclass
-class Told:
-    """The report of a fault: the versions in force, and the absent parts."""
-
-    in_force: list[InForce]
-    away: list[Away] = field(default_factory=list)
-
-    @contextmanager
-    def gone(self, *parts: str) -> Iterator[None]:
-        """Note that parts are away in the block."""
-        start = time.perf_counter()
-        yield
-        self.away += [Away(part, start, time.perf_counter()) for part in parts]
 
 
 @dataclass(frozen=True)
-class Fault(Done):
-    """A fault; see `Done`.
+class Fault(Scenario):
+    """A fault; see `Scenario`.
 
     Attributes:
-        do: does it once, and reports it.
-        change: of the application's arguments.
-        replicas: how many each deployment has, where that is not one.
-        placement: where the nodes run.
+        change: of the Serve config.
         canaries: see `History.canaries`.
         bound: images that the server admits at a time.
     """
 
-    do: Callable[[Stage, Told], None]
-    change: Change = lambda args: None
-    replicas: Mapping[str, int] = field(default_factory=dict)
     placement: Placement = "colocated"
+    change: Edit = UNCHANGED
     canaries: Mapping[str, int] = field(default_factory=dict)
     bound: int = 256
 
 
-def _kill(deployments: tuple[str, ...], *parts: str) -> Callable[[Stage, Told], None]:
-    def do(here: Stage, told: Told) -> None:
-        for deployment in deployments:
-            with told.gone(*parts):
-                here.lose_a_replica(deployment, KILL)
-
-    return do
-
-
-def _kill_haproxy(here: Stage, told: Told) -> None:
-    with told.gone("HAProxy"):
-        lose(KILL, "haproxy")(here)
-
-
-def _roll(here: Stage, told: Told) -> None:
-    with told.gone("Ingress"):
-        roll("Ingress")(here)
-
-
-def _scale(here: Stage, told: Told) -> None:
-    for count in (1, 2):
-        with told.gone(*NODES, *MEMBERS):
-            deploy(here, NODES, num_replicas=count)
-            here.until(partial(_have, here, count))
-            here.until_whole()
-
-
-def _have(here: Stage, count: int) -> bool:
-    """Tell whether every node has so many replicas."""
-    return all(len(here.replicas(name)) == count for name in NODES)
-
-
-def _load(here: Stage, told: Told) -> None:
+def _load(here: Stage) -> None:
     """Load the other version of a member, and then the first one again."""
     for number in (OTHER, STABLE):
         began = time.perf_counter()
@@ -125,69 +68,57 @@ def _load(here: Stage, told: Told) -> None:
         response = once(here.url, Request("/v2/repository/models/resnet/load", body))
         if not response.ok:
             raise ScriptError(f"version {number} was not loaded: {response.status} {response.body[:200]!r}")
-        at = next(i for i, span in enumerate(told.in_force) if span.member == "resnet" and span.end == float("inf"))
-        told.in_force[at] = replace(told.in_force[at], end=time.perf_counter())
-        told.in_force.append(InForce("resnet", number, began))
+        here.told.loaded("resnet", number, began)
         time.sleep(1)
 
 
-def _wait(_: Stage, __: Told) -> None:
+def _wait(_: Stage) -> None:
     """Let the clients decide: the canary is bad, or the bound is low, from the start."""
     time.sleep(1)
 
 
-def _with_canary(args: dict[str, Any]) -> None:
-    args["members"][0]["canary"] = CANARY
-    args["feedback"] = FEEDBACK
+LABELLED = changed({"feedback": FEEDBACK})
+OPERATED = changed({"access": {"operators": "anyone"}, "feedback": FEEDBACK})
+NARROWED = changed({"ingress": {"max_in_flight": NARROW, "max_parts": NARROW}, "feedback": FEEDBACK})
 
 
-def _operated(args: dict[str, Any]) -> None:
-    args["access"] = {"operators": "anyone"}
-    args["feedback"] = FEEDBACK
+def _cached(config: dict[str, Any]) -> None:
+    OPERATED(config)
+    changed({"cache": {"max_bytes": "64MiB", "ttl_s": TTL_S}})(config)
 
 
-def _cached(args: dict[str, Any]) -> None:
-    _operated(args)
-    args["cache"] = {"max_bytes": "64MiB", "ttl_s": TTL_S}
-
-
-def _narrow(args: dict[str, Any]) -> None:
-    args.setdefault("ingress", {}).update(max_in_flight=NARROW, max_parts=NARROW)
-    args["feedback"] = FEEDBACK
-
-
-def _feedback(args: dict[str, Any]) -> None:
-    args["feedback"] = FEEDBACK
+def _with_canary(config: dict[str, Any]) -> None:
+    LABELLED(config)
+    config["applications"][0]["args"]["members"][0]["canary"] = CANARY
 
 
 FAULTS = (
     Fault(
-        "members",
-        "a member's only replica is killed",
-        _kill(("ResNet",), "resnet"),
-        _feedback,
-        placement="separate",
+        "members", "a member's only replica is killed", lose_replicas(KILL, "ResNet"), {}, "separate", change=LABELLED
     ),
-    Fault("nodes", "the transformer, combiner, labeler are killed", _kill(SMALL, "node"), _feedback, {}, "separate"),
     Fault(
-        "ingress",
-        "one of two replicas of the ingress is killed",
-        _kill(("Ingress",), "Ingress"),
-        replicas={"Ingress": 2},
+        "nodes",
+        "transformer, combiner, labeler are killed",
+        lose_replicas(KILL, *SMALL),
+        {},
+        "separate",
+        1,
+        LABELLED,
     ),
-    Fault("haproxy", "HAProxy is killed", _kill_haproxy, _feedback),
-    Fault("rollout", "the one process of all nodes is rolled out anew", _roll, _feedback),
-    Fault("versions", "another version of a member is loaded, and the first one again", _load, _operated),
-    Fault("cached", "the same, with a cache", _load, _cached),
+    Fault("ingress", "one of two replicas of the ingress is killed", lose_replicas(KILL, "Ingress"), {"Ingress": 2}),
+    Fault("haproxy", "HAProxy is killed", lose(KILL, "haproxy"), change=LABELLED),
+    Fault("rollout", "the one process of all nodes is rolled out anew", roll("Ingress"), change=LABELLED),
+    Fault("versions", "another version of a member is loaded, and the first one again", _load, change=OPERATED),
+    Fault("cached", "the same, with a cache", _load, change=_cached),
+    Fault("scale", "every node goes from two replicas to one, and back", scale(1, 2), TWO_OF_EACH, "separate"),
     Fault(
-        "scale",
-        "every node goes from two replicas to one, and back",
-        _scale,
-        replicas=TWO_OF_EACH,
-        placement="separate",
+        "canary",
+        "the canary of half of the users answers wrongly",
+        _wait,
+        change=_with_canary,
+        canaries={"resnet": BAD},
     ),
-    Fault("canary", "the canary of half of the users answers wrongly", _wait, _with_canary, canaries={"resnet": BAD}),
-    Fault("overload", f"{CLIENTS} clients, and room for {NARROW} images", _wait, _narrow, bound=NARROW),
+    Fault("overload", f"{CLIENTS} clients, and room for {NARROW} images", _wait, change=NARROWED, bound=NARROW),
 )
 
 
@@ -209,8 +140,7 @@ def add_bad_version(root: Path) -> None:
 def recorded(fault: Fault, requests: int, seed: int) -> History:
     """Repeat a fault until clients have sent some requests, and return their history.
 
-    Raises:
-        ScriptError: the server did not start, or was not whole again in time.
+    Raises ScriptError if the server did not start, or was not whole again in time.
     """
     load = workload("embedded", "int8")
     with tempfile.TemporaryDirectory(prefix="es-") as temporary:
@@ -221,16 +151,18 @@ def recorded(fault: Fault, requests: int, seed: int) -> History:
         # The first image is for the clients that see when all is whole again: it would fill a cache unrecorded.
         watched = replace(load, repository=root, images=load.images[:1])
         images = [path.read_bytes() for path in load.images[1:]]
-        told = Told([InForce(name, STABLE) for name in MEMBERS])
-        told.in_force += [InForce(name, number) for name, number in fault.canaries.items()]
         with (
             stage(watched, fault.placement, fault.replicas, 1, change=fault.change) as here,
-            Clients(here.url, images, CLIENTS, seed, labels=fault.change is not Fault.change) as clients,
+            Clients(here.url, images, CLIENTS, seed, labels=fault.change is not UNCHANGED) as clients,
         ):
+            here.told.in_force += [
+                InForce(*each) for each in (*dict.fromkeys(MEMBERS, STABLE).items(), *fault.canaries.items())
+            ]
             while len(clients.records) < requests:
-                fault.do(here, told)
+                fault.do(here)
     records = tuple(sorted(clients.records, key=lambda each: each.start))
     # The client that sees when all is whole again takes part of the bound, and is not recorded.
+    told = here.told
     return History(records, tuple(told.in_force), tuple(told.away), fault.bound - 1, TTL_S, fault.canaries)
 
 
@@ -241,8 +173,8 @@ def measure(fault: Fault, requests: int, seed: int) -> Rows:
     broken = {name: planted(history, plant, seed) for name, (plant, _) in PLANTED.items()}
     missed = [
         name
-        for name, changed in broken.items()
-        if changed is not None and PLANTED[name][1] not in {each.rule for each in violations(changed)}
+        for name, each in broken.items()
+        if each is not None and PLANTED[name][1] not in {found.rule for found in violations(each)}
     ]
     images = [each for each in history.records if each.kind == "image"]
     row: Row = {
@@ -273,23 +205,16 @@ def _shown(found: Violation) -> str:
     return f"{found.rule}: {found.why}; " + "; ".join(lines)
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the histories."""
-    add_names(parser, "fault", [each.name for each in FAULTS])
-    parser.add_argument("--requests", type=positive, default=REQUESTS, help="per fault; default: %(default)s")
-    parser.add_argument("--seed", type=int, default=1, help="of the images and users; default: %(default)s")
-
-
-def parts(args: argparse.Namespace) -> list[Part]:
-    """Make each fault that is asked for a part."""
-    return chosen("fault", FAULTS, args.names, partial(measure, requests=args.requests, seed=args.seed))
-
-
 HISTORY = Campaign(
     name="history",
     help=__doc__,
-    add_flags=add_flags,
-    parts=parts,
+    measure=measure,
+    flags={
+        "requests": {"type": positive, "default": REQUESTS, "help": "per fault; default: %(default)s"},
+        "seed": {"type": int, "default": 1, "help": "of the images and users; default: %(default)s"},
+    },
+    kind="fault",
+    faults=FAULTS,
     columns="fault {what} | requests {requests:,} | refused {refused:,} | failed {failed:,} | degraded {degraded:,} | "
     "labels {labels:,} | cached {hits:,} | versions {versions} | impossible {impossible} | planted {planted} | "
     "not found {missed}",

@@ -48,9 +48,9 @@ def fake(monkeypatch):
 
 def test_systems_take_turns_with_the_limit_between_them(fake):
     order, limit = fake
-    systems = [OURS["colocated"], System("fastapi", None, ("http",))]
+    systems = [OURS["colocated"], System("mlserver", None, ("http",))]
     *_, rows = run(workload("trivial", "int8"), systems, limit, [1, 8], 0.1, 3)
-    once = ["limit", "ours colocated", "limit", "fastapi", "limit"]
+    once = ["limit", "ours colocated", "limit", "mlserver", "limit"]
     assert order == once * 3
     assert len(rows) == 2 + 2 * 2 + 2
     [row] = [row for row in rows if (row["system"], row["protocol"], row["clients"]) == ("ours", "grpc", 8)]
@@ -71,15 +71,15 @@ def test_what_was_measured_before_a_failure_is_written(fake, monkeypatch, tmp_pa
     calm = benchmark.running
 
     def running(system, load):
-        if system.name == "fastapi":
-            raise ScriptError("fastapi did not start")
+        if system.name == "mlserver":
+            raise ScriptError("mlserver did not start")
         return calm(system, load)
 
     monkeypatch.setattr(benchmark, "running", running)
     monkeypatch.setattr(benchmark, "Limit", lambda *_: limit)
-    flags = ["--workload", "trivial", "--systems", "limit", "ours", "fastapi", "--clients", "1", "8"]
+    flags = ["--workload", "trivial", "--systems", "limit", "ours", "mlserver", "--clients", "1", "8"]
     monkeypatch.setattr(sys, "argv", ["benchmark", *flags, "--json", str(tmp_path / "rows.json")])
-    with pytest.raises(SystemExit, match="fastapi did not start"):
+    with pytest.raises(SystemExit, match="mlserver did not start"):
         benchmark.main()
     systems = {(row["system"], row["placement"]) for row in json.loads((tmp_path / "rows.json").read_text())}
     assert systems == {("limit", None), ("ours", "colocated"), ("ours", "separate")}

@@ -1,6 +1,7 @@
 import importlib.metadata
 import subprocess
 import sys
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -12,8 +13,8 @@ from ensemble_models.dataset import Dataset
 from ensemble_models.prediction import predict
 from lab.benchmark import peer as peer_file
 from lab.benchmark import systems, workloads
-from lab.benchmark.peer import grpc_form, head
-from lab.benchmark.systems import PEERS, System, named
+from lab.benchmark.peer import PEERS, grpc_form
+from lab.benchmark.systems import System, named
 from lab.benchmark.workloads import Workload, thresholds
 from scripts.errors import ScriptError
 from tests.conftest import ROOT
@@ -37,62 +38,53 @@ def installed(monkeypatch, tmp_path):
     return asked_of
 
 
-def peer(folder, *lines):
-    file = folder / "peer.py"
-    file.write_text("\n".join(["# /// script", *(f"# {line}".rstrip() for line in lines), "# ///", "import os"]))
-    return file
+@pytest.fixture
+def declare(monkeypatch):
+    """Declare one peer, as peers.yaml does."""
+    return lambda **declared: monkeypatch.setitem(peer_file.DECLARED, "peer", declared)
 
 
-def test_what_a_peer_wants_of_a_request_is_in_its_head(monkeypatch, tmp_path):
-    lines = [
-        "dependencies = []",
-        "",
-        "[tool.benchmark]",
-        'path = "/v2"',
-        'headers = { A = "b" }',
-        "body = '[\"BASE64\"]'",
-        "grpc = true",
-        "shape = [1, 1]",
-        'variants = { callable = ["--callable"] }',
-    ]
-    file = str(peer(tmp_path, *lines))
-    monkeypatch.setattr(systems, "PEERS", tmp_path)
-    forms = {"form": Classify("/v2", (("a", "b"),), '["BASE64"]'), "grpc_form": grpc_form((1, 1))}
-    assert named(["peer", "peer-callable"]) == [
-        System("peer", None, ("http", "grpc"), file=file, **forms),
-        System("peer-callable", None, ("http", "grpc"), file=file, arguments=("--callable",), **forms),
-    ]
-    assert forms["grpc_form"].inputs[0].shape == (-1, 1)
-
-
-def test_a_peer_that_declares_no_request_is_sent_the_image():
-    assert head(PEERS / "fastapi.py").get("tool") is None
-    [fastapi] = named(["fastapi"])
-    assert fastapi.form == Classify()
+def test_the_form_of_a_peers_request_is_declared(declare):
+    form = {"path": "/v2", "headers": {"a": "b"}, "body": '["BASE64"]'}
+    declare(**form, grpc=True, shape=[1, 1], variants={"callable": ["--callable"]})
+    plain = System(
+        "peer",
+        None,
+        ("http", "grpc"),
+        Classify("/v2", (("a", "b"),), '["BASE64"]'),
+        grpc_form((1, 1)),
+        str(PEERS / "peer.py"),
+    )
+    assert named(["peer", "peer-callable"]) == [plain, replace(plain, name="peer-callable", arguments=("--callable",))]
+    assert plain.grpc_form.inputs[0].shape == (-1, 1)
+    declare()
+    [plain] = named(["peer"])
+    assert plain.form == Classify()
 
 
 def test_every_peer_is_well_declared():
     names = sorted(path.stem for path in PEERS.glob("*.py"))
-    assert {"litserve", "mlserver", "triton"} < set(names)
-    assert [system.name for system in named(names)] == names
+    assert {"mlserver", "torchserve", "triton"} < set(names)
+    assert [system.name for system in named(names)] == names == sorted(peer_file.DECLARED)
 
 
-def test_a_peer_has_our_builds_but_for_the_versions_it_asks_for(installed, tmp_path):
-    file = peer(tmp_path, 'dependencies = ["openvino", "numpy<2", "another"]')
+def test_a_peer_has_our_builds_but_for_the_versions_it_asks_for(installed, declare):
+    declare(dependencies=["openvino", "numpy<2", "another"])
     for _ in range(2):
-        peer_file.python_of(file)
+        peer_file.python_of("peer")
     # The second time it is there.
     assert installed.asked == [[f"openvino=={importlib.metadata.version('openvino')}", "numpy<2", "another"]]
 
 
-def test_a_peer_that_can_not_be_installed_is_told(installed, tmp_path):
+def test_a_peer_that_can_not_be_installed_is_told(installed, declare):
     installed.rc[0] = 1
+    declare(dependencies=["openvino"])
     with pytest.raises(ScriptError, match="peer could not be installed"):
-        peer_file.python_of(peer(tmp_path, 'dependencies = ["openvino"]'))
+        peer_file.python_of("peer")
 
 
-def test_a_peer_without_a_head_runs_here():
-    assert peer_file.python_of(PEERS / "chain.py") == sys.executable
+def test_a_peer_without_dependencies_runs_here():
+    assert peer_file.python_of("chain") == sys.executable
 
 
 def test_what_makes_the_ensemble_cheap_is_measured_beside_it(monkeypatch, tmp_path):
@@ -178,12 +170,12 @@ def test_a_configuration_of_other_models_is_refused(three):
 
 
 def test_a_peer_of_one_size_can_not_serve_models_of_several(three):
-    fastapi, triton = named(["fastapi", "triton"])
-    assert not systems.can_serve(fastapi, three)
+    mlserver, triton = named(["mlserver", "triton"])
+    assert not systems.can_serve(mlserver, three)
     assert systems.can_serve(triton, three)
     assert systems.can_serve(systems.OURS["separate"], three)
-    with pytest.raises(ScriptError, match="fastapi serves models of one size only"):
-        systems._peer(fastapi, three)
+    with pytest.raises(ScriptError, match="mlserver serves models of one size only"):
+        systems._peer(mlserver, three)
 
 
 def test_the_photographs_are_as_they_are_served():

@@ -10,7 +10,9 @@ import pytest
 from lab import reported, rows
 from lab.experiments import __main__ as command
 from lab.experiments import experiment
-from lab.experiments.experiment import BEGIN, END, Bars, Experiment, Here
+from lab.experiments.experiment import BEGIN, END, Experiment, Here, beside_reported
+from lab.pictures import Bars
+from lab.reported import DOCUMENTS, Reported
 from lab.rows import Part, medians
 from scripts.errors import ScriptError
 
@@ -187,13 +189,12 @@ def test_counts_are_added_up_over_the_rounds():
 
 def test_every_part_has_its_turn_in_each_round_and_the_time_is_told_before(counted, capsys):
     one, seen, _ = counted
-    one = replace(one, rounds=3, figures=("rate",))
+    one = replace(one, rounds=3, figures=("rate",), minutes=7)
     one.run(None, again=True)
     assert seen == [3, 3, 3]
     assert len(one.stored().rows) == 3
     assert len(one.summary(one.stored().rows)) == 1
-    assert one.minutes() == pytest.approx(3 * (rows.START_S + rows.WARM_UP_S + 3) / 60)
-    assert "arrivals: 3 of 3 parts are left, about 1 minutes" in capsys.readouterr().out
+    assert "arrivals: 3 of 3 parts are left, about 7 minutes" in capsys.readouterr().out
 
 
 def test_every_row_of_requests_has_enough_of_them():
@@ -241,3 +242,25 @@ def test_an_unknown_name_lists_the_names(monkeypatch, capsys):
         command.main()
     printed = capsys.readouterr().err
     assert [name for name in KNOWN if name not in printed] == []
+
+
+INTEL = DOCUMENTS["Intel"]
+RATE = Reported(INTEL, "Table 3", "rate", "images/s", 763, model="ResNet", hardware="one", experiment="precision")
+TIME = Reported(INTEL, "Table 1", "time", "ms", 26.9, model="ResNet", hardware="two", experiment="precision")
+
+
+def test_a_column_of_equal_cells_becomes_a_sentence():
+    made = beside_reported([RATE, TIME], {"rate": Here(7, "seven"), "time": Here(1, "a ms")}, "cores")
+    assert made.startswith("| reported by | figure | hardware | reported | here |\n")
+    assert "| Intel, Table 3 | rate | one | 763 images/s | seven |\n" in made
+    assert made.endswith("Every reported figure: model ResNet. Differences here: cores.\n")
+
+
+def test_a_figure_that_was_not_measured_is_listed():
+    made = beside_reported([RATE, TIME], {"rate": Here(7, "seven")}, "cores")
+    assert "| Intel, Table 1 |" not in made
+    assert made.endswith("Reported, and not measured here:\n\n- time: 26.9 ms\n")
+
+
+def test_nothing_measured_is_no_table():
+    assert beside_reported([RATE], {}, "cores") == ""

@@ -12,6 +12,7 @@ from lab.experiments import payloads
 from lab.experiments.forms import DECODING, FORMS, PREDICT, PREDICTIONS, shared
 from lab.experiments.payloads import PAYLOADS, Cost, cost, jpeg, shown
 from tests.door import Door
+from tests.local_servers import HttpServer, Reply
 from tests.unit.deployments.ingress.grpc.test_server import Context
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
@@ -61,7 +62,7 @@ def unsent():
 
     cat = payloads.square(data.cat()[:, :, ::-1], 224)
     return [
-        cost(payloads.PIXELS, form, cat[None] if form.of == "pixels" else [jpeg(cat)], 0, None)._asdict()
+        cost(payloads.PIXELS, form, cat[None] if form.of == "pixels" else [jpeg(cat)], 0, {})._asdict()
         for form in FORMS
     ]
 
@@ -92,26 +93,22 @@ def test_the_default_limit_would_refuse_what_the_experiment_sends(unsent):
     assert 32_768 * 20 < sum(map(lists.count, ",[")) < payloads.MOST_ELEMENTS
 
 
-def test_what_is_refused_is_measured_without_being_sent():
-    asked = []
-
-    def refused(form, request):
-        asked.append(request.path)
-        return False
-
-    one = cost("8x8", FORMS[-1], [jpeg(PIXELS[0])], 0, refused)
-    assert one.form == DECODING
-    assert one.server_ms > 0
-    one = cost("8x8", FORMS[0], PIXELS, 0, refused)
-    assert asked == [PREDICTIONS]
-    assert (one.server_ms, one.p50_ms) == (None, None)
+def test_a_refused_form_is_measured_without_being_sent():
+    with HttpServer(lambda asked: Reply(422)) as server:
+        one = cost("8x8", FORMS[-1], [jpeg(PIXELS[0])], 0, {"http": server.url})
+        assert one.form == DECODING
+        assert one.server_ms > 0
+        one = cost("8x8", FORMS[0], PIXELS, 0, {"http": server.url})
+        assert [each.path for each in server.asked] == [PREDICTIONS]
+        assert (one.server_ms, one.p50_ms) == (None, None)
 
 
 def test_cpu_is_of_an_image_and_a_latency_of_a_request():
     used = iter((1.0, 1.5))
-    one = cost("8x8", FORMS[1], PIXELS, 0, lambda *_: True, lambda: next(used))
-    # Five requests of two images.
-    assert one.server_ms == pytest.approx(50)
+    with HttpServer(lambda asked: Reply()) as server:
+        one = cost("8x8", FORMS[0], PIXELS, 0.2, {"http": server.url}, lambda: next(used))
+    # Requests of two images.
+    assert 0 < one.server_ms <= 500 / 2
     assert one.batch == 2
     assert one.p50_ms > 0
 

@@ -3,12 +3,13 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ensemble_capacity.load.records import DEGRADED, LOST
-from lab.faults import campaign, scenarios
+from lab.faults import campaign
 from lab.faults.scenarios import FAULTS, SCENARIOS, attack
 from lab.faults.stage import is_whole, sight, watch
 from lab.rows import table
@@ -70,15 +71,15 @@ def test_the_exit_status_is_1_if_a_scenario_failed_every_request_or_could_not_be
         return [sight(made((0, 0, 1, status, 0)), 0.0, 1, 2, "" if status == 200 else "503 full")]
 
     statuses = iter((200, 503, None, 200))
-    monkeypatch.setattr(scenarios, "measure", measure)
     monkeypatch.setattr(campaign, "set_up", lambda: None)
-    FAULTS.main(["members"])
+    faults = replace(FAULTS, measure=measure)
+    faults.main(["members"])
     with pytest.raises(SystemExit) as end:
-        FAULTS.main(["members"])
+        faults.main(["members"])
     assert end.value.code == 1
     assert "members: the first failure was 503 full" in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        FAULTS.main(["members", "haproxy"])
+        faults.main(["members", "haproxy"])
     assert "three times: not measured: was not whole again" in capsys.readouterr().out
     assert next(statuses, None) is None
 
@@ -87,7 +88,7 @@ def test_an_unknown_scenario_is_told():
     command = [sys.executable, "-m", "lab.faults", "earthquake"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "no scenario 'earthquake'; there are members, " in done.stderr
+    assert "must be a scenario: members, " in done.stderr
 
 
 def test_attackers_are_a_process_of_their_own(tmp_path, monkeypatch):

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from lab.faults.history.check import violations
-from lab.faults.history.planted import PLANTED, planted
-from lab.faults.history.record import Away, History, InForce, Record
+from lab.faults.history.check import PLANTED, planted, violations
+from lab.faults.history.record import History, Record
+from lab.faults.stage import Away, InForce
 
 IN_FORCE = (InForce("a", 1, end=50.0), InForce("a", 2, start=49.0), InForce("a", 3, end=30.0))
 

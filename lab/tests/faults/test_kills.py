@@ -1,11 +1,12 @@
 import signal
-import subprocess
 import sys
+from contextlib import suppress
 
+import psutil
 import pytest
 
 from lab.faults import kills
-from lab.faults.kills import KILLS, PARTS, Served, shown
+from lab.faults.kills import KILLS, PARTS, Broken, Served, shown
 from lab.rows import table
 
 FATES = [
@@ -27,28 +28,20 @@ def test_each_part_at_each_moment_has_a_line():
     assert KILLS.note(FATES[1]) == "kill 2, HAProxy at its load: a traceback"
 
 
-class Small(Served):
-    """Two processes: one that waits, below one that waits for it; and what it prints."""
-
-    def __init__(self, log, script):
-        self.log = log
-        with log.open("wb") as stream:
-            self._process = subprocess.Popen([sys.executable, "-u", "-c", script], stdout=stream)
-
-
 @pytest.fixture
 def small(tmp_path):
+    """Start a script as a server: one that waits, below one that waits for it; and what it prints."""
     made = []
 
     def make(script):
-        made.append(Small(tmp_path / "log", script))
+        made.append(Served(tmp_path / "log", (sys.executable, "-u", "-c", script)))
         return made[-1]
 
     yield make
     for server in made:
-        if server.runs():
-            server._process.kill()
-        server._process.wait()
+        with suppress(psutil.NoSuchProcess):
+            server.process.kill()
+        server.process.wait()
 
 
 WAITING = "import time; time.sleep(60)"
@@ -64,18 +57,17 @@ def test_only_the_process_of_a_part_is_killed(small):
     assert server.until(lambda: not server.kill("nobody"), 1)
     # Its first three arguments name it.
     assert server.until(lambda: server.kill(WAITING), 30)
-    assert server.ends()
     # The other has ended by itself, and tells of the kill.
-    assert server._process.returncode == 256 - signal.SIGKILL
+    assert server.process.wait(30) == 256 - signal.SIGKILL
 
 
 def test_what_ignores_ctrl_c_is_told_and_ended(small, monkeypatch):
     monkeypatch.setattr(kills, "END_S", 0.1)
     server = small(f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print('on'); {WAITING}")
     assert server.until(lambda: "on" in server.told(), 30)
-    server.interrupt()
-    assert not server.ends()
-    assert not server.runs()
+    with pytest.raises(Broken, match=r"it did not end 0 s after Ctrl-C: on"):
+        server.stop("it")
+    assert server.process.poll() is not None
 
 
 def test_the_parts_are_told_apart():

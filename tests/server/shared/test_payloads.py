@@ -4,18 +4,11 @@ import httpx
 import numpy as np
 import pytest
 
-from lab.experiments.forms import FORMS, REGION, Asking, region, register, shared
-from lab.experiments.payloads import cost, jpeg
+from lab.experiments.forms import FORMS, REGION, answers, region, register, shared
+from lab.experiments.payloads import jpeg
 from tests.server.shared.servers import only
 
 pytestmark = only(2)
-
-
-@pytest.fixture
-def ask(server):
-    asking = Asking(server.url, f"grpc://{server.grpc}")
-    yield asking
-    asking.close()
 
 
 @pytest.fixture
@@ -27,10 +20,9 @@ def file(server):
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-def test_each_form_is_answered(ask, file, batch, monkeypatch):
-    monkeypatch.setattr("lab.experiments.payloads.MEMBER", "one")
-    pixels = np.zeros((batch, 32, 32, 3), np.uint8)
+def test_each_form_is_answered(server, file, batch):
+    urls, pixels = {"http": server.url, "grpc": f"grpc://{server.grpc}"}, np.zeros((batch, 32, 32, 3), np.uint8)
     encoded = [jpeg(image) for image in pixels]
     for form in (*FORMS, shared(file, REGION)):
-        one = cost("32x32", form, pixels if form.of == "pixels" else encoded, 0, ask)
-        assert (one.p50_ms is not None) == (form.way is not None), form.name
+        request = form.encode(pixels if form.of == "pixels" else encoded, "one")
+        assert form.way is None or answers(urls[form.way], request), form.name

@@ -9,7 +9,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from lab.reference import metrics
+from lab.reference import pages
 from tests.conftest import ROOT
 
 CONFIGS = ROOT / "configs"
@@ -27,7 +27,7 @@ def registered():
             *EVERYWHERE,
             *(OF_A_GAUGE if each.kind == "gauge" else ()),
         }
-        for each in metrics.registered()
+        for each in pages.registered()
     }
 
 
