@@ -26,7 +26,7 @@ OLDEST_RAY = build/oldest-ray
 test-oldest-ray: $(OLDEST_RAY)
 	PYTHONPATH=$(abspath $(OLDEST_RAY)) $(BIN)/python -m pytest -n 2 --dist loadscope -p no:cacheprovider \
 		tests/unit/deployments/ray_internals tests/server/shared/test_http.py tests/server/shared/test_grpc.py \
-		tests/server/test_ray.py tests/server/test_degraded.py tests/server/test_loading.py
+		tests/server/test_ray.py tests/server/test_degraded.py tests/server/test_loading.py -k 'not inline-direct'
 
 $(OLDEST_RAY): tests/requirements-oldest-ray.lock $(VENV)/dev.installed
 	rm -rf $@

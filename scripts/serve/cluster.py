@@ -25,7 +25,8 @@ from scripts.serve.folder import RAY
 # Linux's number for `prctl`: orphans below this process become its children, not init's.
 PR_SET_CHILD_SUBREAPER = 36
 START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S, END_TIMEOUT_S = 5.0, 20.0
+# Ray's own processes hold nothing once the applications have ended, and some of them take seconds to end by SIGTERM.
+STOP_TIMEOUT_S, END_TIMEOUT_S = 1.0, 20.0
 # Serve's REST interface, and the file of the session in which it writes its address once it listens.
 INTERFACE, INTERFACE_ADDRESS = "deployments.ray_internals.serve_interface", "serve_interface.address"
 INTERFACE_LOG, INTERFACE_TIMEOUT_S, LOOK_EVERY_S = "serve_interface.log", 60.0, 0.02

@@ -21,17 +21,28 @@ FAST = {
 }
 
 
-@pytest.fixture(params=["1", "0"], ids=["counted by callers", "counted by replicas"])
-def scaling(tmp_path, request):
+# The ingress has as many replicas as its p99 needs.
+BY_LATENCY = {
+    **FAST,
+    "upscale_delay_s": 0,
+    "downscale_delay_s": 0,
+    "look_back_period_s": 2.5,
+    "policy": {
+        "policy_function": "graph.scaling.latency:LatencyTarget",
+        "policy_kwargs": {"p99_ms": 500, "keep_s": 3},
+    },
+}
+
+
+@pytest.fixture
+def scaling(tmp_path):
     store(tmp_path, "heavy", heavy())
     deployments = {
-        "Ingress": {"autoscaling_config": {**FAST, "target_ongoing_requests": 2}},
+        "Ingress": {"autoscaling_config": BY_LATENCY},
         "heavy": {"autoscaling_config": {**FAST, "target_ongoing_requests": 1}},
     }
     content = config(tmp_path, "separate", members=["heavy"], deployments=deployments)
-    # Serve's switch for who tells it of the calls by handle; those by socket each replica tells in either case.
-    counting = {"RAY_SERVE_COLLECT_AUTOSCALING_METRICS_ON_HANDLE": request.param}
-    with Server(content, **counting) as running, running.driver():
+    with Server(content) as running, running.driver():
         yield running
 
 
@@ -74,3 +85,5 @@ def test_up_and_down_without_a_failed_request(scaling):
     for deployment in ("Ingress", "heavy"):
         assert eventually(lambda name=deployment: down(name), 90), deployment
     assert set(trickle) == {"200"}
+    controller = "".join(file.read_text() for file in scaling.ray_logs("serve/controller_*.log"))
+    assert "Ingress: 2 replicas instead of 1" in controller

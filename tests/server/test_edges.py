@@ -1,18 +1,13 @@
 """Direct edges on a real server: which way calls go, and what becomes of them as replicas come, go and die."""
 
-import signal
-import subprocess
-import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from deployments.rpc.wire import VERSION
-from tests.conftest import ROOT
 from tests.networks import heavy, store
 from tests.server.load import Load, replicas
-from tests.server.receiver import Receiver
 from tests.server.server import Server, config, eventually, post, scrape
 from tests.server.shared.test_http import level
 
@@ -108,38 +103,6 @@ def test_replicas_come_and_go_under_load_and_nothing_is_lost(pairs):
             assert eventually(lambda before=before: not before & sockets(pairs), 180)
             assert eventually(lambda: len(sockets(pairs)) == 2 * len(NODES), 90)
     assert set(load.statuses) == {200}, load.statuses
-
-
-@pytest.fixture
-def two_nodes(models):
-    """A server whose Ray has a second node, on this machine, and whose traces go to a receiver."""
-    with Receiver() as receiver:
-        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.grpc_url, "OTEL_BSP_SCHEDULE_DELAY": "200"}
-        spread = {"heavy": {"num_replicas": 2, "max_replicas_per_node": 1}}
-        with Server(config(models, "separate", members=["heavy"], deployments=spread), **environment) as server:
-            command = [sys.executable, "-m", "lab.second_node", server.told("RAY_ADDRESS")]
-            with (server.folder / "second").open("w") as log:
-                node = subprocess.Popen(command, cwd=ROOT, env=server.environment, stdout=log, stderr=log)
-            try:
-                assert eventually(lambda: len(sockets(server)) == 5, 120), (server.folder / "second").read_text()
-                yield server, receiver
-            finally:
-                node.send_signal(signal.SIGTERM)
-                node.wait(60)
-
-
-def test_a_second_machines_replicas_take_part(two_nodes):
-    """Batches stay on their machine where it is as quick; some go to the other one, to find out whether it is."""
-    server, receiver = two_nodes
-    with Load(server) as load:
-
-        def pids():
-            return {span.resource["process.pid"] for span in receiver.spans if span.name == "predict heavy"}
-
-        assert eventually(lambda: len(pids()) == 2, 60), pids()
-    assert set(load.statuses) == {200}
-    # Ray exports what is counted every few seconds.
-    assert eventually(lambda: min(calls(server)["heavy", edge] for edge in ("direct", "handle")) > 0), calls(server)
 
 
 def test_batches_that_serve_does_not_queue_are_refused_as_overload(models):

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from tests import pictures
-from tests.server.receiver import Receiver
 from tests.server.server import Server, config, eventually, post
 
 
@@ -41,13 +40,21 @@ class Refusal(BaseHTTPRequestHandler):
         pass
 
 
-def test_what_waits_is_exported_at_shutdown(repository):
-    with Receiver() as receiver:
-        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.grpc_url, "OTEL_BSP_SCHEDULE_DELAY": "600000"}
-        with Server(config(repository, "inline"), **environment) as server:
-            trace_id = post(server, pictures.jpeg(40, 60)).json()["trace_id"]
-            assert receiver.spans == []
-        assert len(receiver.trace(trace_id)) == 9
+def test_what_waits_is_exported_at_shutdown_and_the_file_is_drawn(repository, tmp_path):
+    waits = {"OTEL_TRACES_EXPORTER": "file", "OTEL_BSP_SCHEDULE_DELAY": "600000"}
+    with Server(config(repository, "separate"), folder=tmp_path, **waits) as server:
+        with ThreadPoolExecutor(10) as pool:
+            answers = [*pool.map(lambda _: post(server, pictures.jpeg(40, 60)), range(10))]
+        assert not [file for file in (tmp_path / "traces").glob("*") if file.stat().st_size]
+    expected = {answer.json()["trace_id"] for answer in answers}
+    command = [sys.executable, "-m", "scripts.trace", "--last", "10", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    drawn = json.loads(done.stdout)
+    assert {trace["trace_id"] for trace in drawn} == expected
+    for trace in drawn:
+        names = {span["name"] for span in trace["spans"]}
+        assert names >= {"classify", "queue", "decode", "predict one", "predict six", "combine", "label"}
 
 
 def test_without_a_collector_the_service_goes_on_and_says_so_once(repository):
@@ -79,24 +86,3 @@ def _goes_on(repository, collector):
         assert "can't be exported to otlp" in line
     # What waits is given up after a while; the rest of the time is Ray's own.
     assert server.stopped_in < 20
-
-
-def test_the_file_is_drawn(repository):
-    """What the README says."""
-    with Server(config(repository, "separate"), OTEL_TRACES_EXPORTER="file") as server:
-        with ThreadPoolExecutor(10) as pool:
-            answers = [*pool.map(lambda _: post(server, pictures.jpeg(40, 60)), range(10))]
-        expected = {answer.json()["trace_id"] for answer in answers}
-
-        def printed():
-            command = [sys.executable, "-m", "scripts.trace", "--last", "10", "--json"]
-            done = subprocess.run(command, cwd=server.folder, capture_output=True, text=True)
-            if "there are no traces" in done.stderr:
-                return []
-            assert done.returncode == 0, done.stderr
-            return json.loads(done.stdout)
-
-        assert eventually(lambda: {trace["trace_id"] for trace in printed()} == expected)
-        for trace in printed():
-            names = {span["name"] for span in trace["spans"]}
-            assert names >= {"classify", "queue", "decode", "predict one", "predict six", "combine", "label"}

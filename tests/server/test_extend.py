@@ -32,16 +32,15 @@ def installed(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("kind", "method", "feature", "protocols"),
+    ("placement", "kind", "method", "feature", "protocols"),
     [
-        ("brightness", "surest", "unsure", ()),
-        ("mine.member:Brightness", "mine.combiner:surest", "mine.feature:Unsure", ("mine.protocol:Words",)),
+        ("separate", "brightness", "surest", "unsure", ()),
+        ("inline", "mine.member:Brightness", "mine.combiner:surest", "mine.feature:Unsure", ("mine.protocol:Words",)),
     ],
     ids=["by entry points", "by import strings"],
 )
-@pytest.mark.parametrize("placement", ["inline", "separate"])
 def test_a_package_of_ones_own_brings_members_a_combiner_a_repository_a_feature_and_a_protocol(
-    installed, tmp_path, kind, method, feature, protocols, placement
+    installed, tmp_path, placement, kind, method, feature, protocols
 ):
     store(tmp_path, "stored", constant([0.51, 0.49]), version=3, classes=("dark", "light"))
     content = config(

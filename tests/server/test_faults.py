@@ -1,17 +1,12 @@
 """One process of a server is killed, or frozen, under load: no request fails, and all is as before afterwards."""
 
-import resource
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 
 from scripts.serve.api import ServeApi
-from scripts.serve.cluster import MARK
 from scripts.serve.server import HEALTHY
 from tests.server.load import CLIENTS, Load, replicas
 from tests.server.server import Server, config, eventually, post
@@ -107,43 +102,3 @@ def test_live_settings_hold_while_the_ingress_does_a_nodes_work(server):
     for _ in range(5):
         assert brightest(server) == {"label": "level1"}
     put_right(server, lambda: replicas(server, "Combiner"), victim)
-
-
-def started_by(server):
-    """The processes that a server has started, which it need not be there for."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK, "").startswith(f"{server.process.pid}@"):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def test_a_killed_server_leaves_nothing_and_a_deploy_says_that_it_has_ended(repository):
-    """Last: the servers of other tests are not affected."""
-    other = Server(config(repository, "inline"))
-    other.__enter__()
-    try:
-        assert {"haproxy", "raylet", "gcs_server"} <= {each.name() for each in started_by(other)}
-        other.process.kill()
-        assert eventually(lambda: not started_by(other), 60), started_by(other)
-        command = [Path(sys.executable).with_name("ensemble"), "deploy", other.folder / "config.yaml"]
-        done = subprocess.run(command, env=other.environment, capture_output=True, text=True, timeout=60)
-        assert (done.returncode, "the server has ended" in done.stderr) == (1, True), done
-    finally:
-        other.process.wait(30)
-        other.remove()
-
-
-def test_a_low_soft_limit_of_open_files_is_raised(repository):
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-    try:
-        with Server(config(repository, "inline")) as started:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            [ingress] = replicas(started, "Ingress")
-            assert ingress.rlimit(resource.RLIMIT_NOFILE)[0] > 256
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

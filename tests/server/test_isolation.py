@@ -10,11 +10,11 @@ from tests import decoders, pictures
 from tests.server.server import Server, config, eventually, post
 
 
-@pytest.fixture(scope="module", params=["separate", "inline"])
-def server(request, repository, tmp_path_factory):
+@pytest.fixture(scope="module")
+def server(repository, tmp_path_factory):
     site = decoders.install(tmp_path_factory.mktemp("site"))
-    placed = {"placement": request.param, "decode_timeout_ms": 3000, "threads": 2}
-    content = config(repository, request.param, members=("one",), transformer=placed)
+    placed = {"placement": "inline", "decode_timeout_ms": 3000, "threads": 2}
+    content = config(repository, "inline", members=("one",), transformer=placed)
     path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     with Server(content, PYTHONPATH=path) as running:
         yield running

@@ -37,7 +37,7 @@ def slow(tmp_path_factory):
 
 @pytest.fixture(
     scope="module",
-    params=[("separate", "grpc", "direct"), ("inline", "http/protobuf", "direct"), ("separate", "grpc", "serve")],
+    params=[("separate", "grpc", "direct"), ("inline", "http/protobuf", "serve")],
 )
 def traced(request, slow):
     """A server whose traces go to a receiver: (server, receiver)."""

@@ -26,6 +26,8 @@ def build(args):
     pathlib.Path(__file__).with_name("path.json").write_text(json.dumps(sys.path))
     return ours(args)
 """
+# No variable that names a folder or a token.
+OWN = {"RAY_TMPDIR": None, "TMPDIR": None, "RAY_AUTH_TOKEN_PATH": None}
 # A method of each server that Ray and Serve have, by which others could look or act.
 METHODS = (
     "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo",
@@ -45,8 +47,7 @@ def server(repository, tmp_path_factory):
     (folder / "mine.py").write_text(OWN_BUILD)
     content = config(repository, "separate", front="direct", feedback={}, access={"operators": "anyone"})
     content["applications"][0]["import_path"] = "mine:build"
-    own = {"RAY_TMPDIR": None, "TMPDIR": None, "RAY_AUTH_TOKEN_PATH": None}
-    with Server(content, folder=folder, **own) as server:
+    with Server(content, folder=folder, **OWN) as server:
         # What is opened when it is used: a decoding process, and the lock of a change of the members.
         assert post(server, pictures.encode(pictures.noise(), ".png"), content_type="image/png").status_code == 200
         assert httpx.post(f"{server.url}/v2/repository/models/one/load", timeout=60).status_code == 200
@@ -162,17 +163,14 @@ def test_ports_are_documented_or_ask_for_the_token(server):
     assert {port: each for port, each in heard.items() if each & {200, "OK"}} == {}
 
 
-def test_the_token_is_this_servers_alone_and_gone_with_it(repository):
-    own = {"RAY_TMPDIR": None, "TMPDIR": None, "RAY_AUTH_TOKEN_PATH": None}
-    tokens = []
-    for _ in range(2):
-        with Server(config(repository, "inline"), **own) as server:
-            file = Path(server.told("RAY_AUTH_TOKEN_PATH"))
-            assert file.parent == private(server)
-            tokens.append(file.read_text())
-            # No log has it, and no command line that runs.
-            texts = [path.read_bytes() for path in (private(server) / RAY).rglob("*") if path.is_file()]
-            texts += [" ".join(process.cmdline()).encode() for process in processes(server)]
-            assert not [text for text in texts if tokens[-1].encode() in text]
-        assert eventually(lambda file=file: not file.parent.exists())
-    assert tokens[0] != tokens[1]
+def test_the_token_is_this_servers_alone_and_gone_with_it(server, repository):
+    with Server(config(repository, "inline"), **OWN) as another:
+        file = Path(another.told("RAY_AUTH_TOKEN_PATH"))
+        assert file.parent == private(another)
+        token = file.read_text()
+        assert token != Path(server.told("RAY_AUTH_TOKEN_PATH")).read_text()
+        # No log has it, and no command line that runs.
+        texts = [path.read_bytes() for path in (private(another) / RAY).rglob("*") if path.is_file()]
+        texts += [" ".join(process.cmdline()).encode() for process in processes(another)]
+        assert not [text for text in texts if token.encode() in text]
+    assert eventually(lambda: not file.parent.exists())
