@@ -22,16 +22,20 @@ from scripts import keys
 from tests.certificates import self_signed
 from tests.conftest import ROOT
 from tests.server.server import Server
+from tests.unit.configs.kubernetes_schemas import SCALING, TLS, with_options
 
 K = Path(os.environ["K"])
 RUN = K / "run"
 KEY, KEYS = RUN / "key", RUN / "keys"
 IMAGE = str(ROOT / "tests" / "cat.jpg")
 FOLDER = ROOT / "configs" / "kubernetes"
+FIRST, NEXT = "ensemble:0.1.0", "ensemble:0.1.1"
 CLIENTS = 2
 READY_S = 400
 # How long a key lasts that was replaced: longer than the node takes to show pods the changed Secret.
 OVERLAP_S = 150
+# How long a replica is kept that is needed no more, and then its worker.
+IDLE_S = 20
 ASK = """
 import asyncio, sys
 from ensemble_serving.client import Client
@@ -44,7 +48,7 @@ asyncio.run(ask())
 """
 # By gRPC, each call on one connection that is kept; no call is sent again.
 CALLS = """
-import asyncio, collections, json, sys, time
+import asyncio, collections, json, os, sys, time
 from ensemble_serving.client import Client
 
 async def call():
@@ -61,6 +65,7 @@ async def call():
                 await asyncio.sleep(0.05)
             if sum(seen.values()) == 1:
                 print("answered", flush=True)
+            await asyncio.sleep(float(os.environ["CLIENTS_PAUSE_S"]))
     print(json.dumps({"statuses": seen, "gap_s": gap}))
 
 asyncio.run(call())
@@ -93,32 +98,52 @@ def wait(what, check, seconds=READY_S):
     return time.monotonic() - began
 
 
-def service(name, image="ensemble:0.1.0", patience_ms=None, has_tls=False):
-    """A shipped RayService for two cores: its pods reserve less. With the next image, models come from its layer."""
-    text = (FOLDER / name).read_text()
-    if has_tls:
-        for line in ("- {name: tls,", "- {name: ENSEMBLE_TLS_"):
-            text = text.replace(f"# {line}", line)
+def service(name="rayservice.yaml", *, image=FIRST, count=2, patience_ms=3000, models="/models", options=()):
+    """A shipped RayService for two cores: its pods reserve less. With the next image, models come from its layer.
+
+    With the lines for scaling, `count` is the least number of workers, and one more the most.
+    """
+    text = with_options(FOLDER / name, *options)
+    if TLS in options:
         text = text.replace("path: /v2/health/ready, port: http", "path: /v2/health/ready, port: http, scheme: HTTPS")
     document = yaml.safe_load(text)
     cluster = document["spec"]["rayClusterConfig"]
-    for pods in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-        for container in pods["template"]["spec"]["containers"]:
+    [workers] = cluster["workerGroupSpecs"]
+    for group in (cluster["headGroupSpec"], workers):
+        for container in group["template"]["spec"]["containers"]:
             container["image"] = image
             container["resources"]["requests"] = {"cpu": "100m", "memory": "256Mi"}
-    if patience_ms is not None:
-        document["spec"]["serveConfigV2"] = document["spec"]["serveConfigV2"].replace("3000", str(patience_ms))
-    if image != "ensemble:0.1.0":
-        served = yaml.safe_load(document["spec"]["serveConfigV2"])
-        served["applications"][0]["args"]["model_repository"] = "/models"
-        document["spec"]["serveConfigV2"] = yaml.safe_dump(served)
+    workers |= {"replicas": count, "minReplicas": count}
+    served = yaml.safe_load(document["spec"]["serveConfigV2"])
+    [application] = served["applications"]
+    [ingress] = application["deployments"]
+    ingress["num_replicas"] = count
+    application["args"]["ensemble"]["patience_ms"] = patience_ms
+    if image != FIRST:
+        application["args"]["model_repository"] = models
+    if SCALING in options:
+        del ingress["num_replicas"]
+        workers["maxReplicas"] = count + 1
+        ingress["autoscaling_config"] |= {"min_replicas": count, "max_replicas": count + 1}
+        ingress["autoscaling_config"]["policy"]["policy_kwargs"]["keep_s"] = IDLE_S
+        cluster["autoscalerOptions"]["idleTimeoutSeconds"] = IDLE_S
+    document["spec"]["serveConfigV2"] = yaml.safe_dump(served)
     return yaml.safe_dump(document)
 
 
-def is_ready():
+def apply(document):
+    kubectl("apply", "--filename", "-", given=document)
+
+
+def is_ready(count=2):
     status = get("rayservice", "ensemble").get("status", {})
     ready = [each["status"] for each in status.get("conditions", []) if each["type"] == "Ready"]
-    return ready == ["True"] and len(workers()) == 2
+    return ready == ["True"] and len(workers()) == count
+
+
+def existing(kind):
+    """How many heads or workers there are, of every cluster, those too that start or end."""
+    return len(get("pods", "--selector", f"ray.io/node-type={kind}")["items"])
 
 
 def pods(selector):
@@ -162,19 +187,20 @@ def add(what, seconds, **seen):
 
 
 @contextmanager
-def clients(what, key):
+def clients(what, key, count=CLIENTS, pause_s=0.0):
     """Clients that send an image again and again; in the end a row for each kind says what they saw.
 
     Some open a connection for each request, as one behind a proxy may see it; some keep theirs; one calls by gRPC.
     """
     script = str(ROOT / "tests" / "server" / "cluster" / "clients_script.py")
-    command = (script, IMAGE, key, str(CLIENTS), f"http://{address()}:8000/classify")
+    command = (script, IMAGE, key, str(count), f"http://{address()}:8000/classify")
+    variables = {**os.environ, "CLIENTS_PAUSE_S": str(pause_s)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     processes = {
-        connections: inside(*command, env={**os.environ, "CLIENTS_CONNECT": connections}, **pipes)
+        connections: inside(*command, env={**variables, "CLIENTS_CONNECT": connections}, **pipes)
         for connections in ("anew", "kept")
     }
-    processes["gRPC"] = inside("-c", CALLS, f"grpc://{address()}:9000", key, IMAGE, **pipes)
+    processes["gRPC"] = inside("-c", CALLS, f"grpc://{address()}:9000", key, IMAGE, env=variables, **pipes)
     for process in processes.values():
         process.stdout.readline()
     began = time.monotonic()
@@ -200,7 +226,7 @@ def answers(key, *ca):
 def secret(kind, name, *content):
     """Make a Secret or replace it, as docs/kubernetes.md does."""
     made = kubectl("create", "secret", kind, name, *content, "--dry-run=client", "--output", "yaml")
-    kubectl("apply", "--filename", "-", given=made)
+    apply(made)
 
 
 def statuses(key, *options, scheme="http"):
@@ -213,7 +239,7 @@ def statuses(key, *options, scheme="http"):
 
 
 def start(name, key):
-    kubectl("apply", "--filename", "-", given=service(name))
+    apply(service(name))
     ready = wait("Ready", is_ready)
     add(f"{name} applied until Ready", ready)
     add(f"{name} applied until answered", ready + wait("answered", lambda: answers(key), 60))
@@ -232,12 +258,55 @@ def delete(which, key, what):
         wait("replaced", lambda: len(now := which()) == len(before) and before[0] not in now and is_ready())
 
 
-def change(image, what, key):
-    """Change the image under load, until the old pods are gone."""
-    before = heads()
-    with clients(f"rayservice.yaml, {what}", key):
-        kubectl("apply", "--filename", "-", given=service("rayservice.yaml", image))
-        wait("changed", lambda: not set(before) & set(heads()) and is_ready())
+def token():
+    """The token of Ray in the cluster that serves."""
+    status = get("rayservice", "ensemble")["status"]
+    return get("secret", status["activeServiceStatus"]["rayClusterName"])["data"]["auth_token"]
+
+
+def change(key, what, *, pause_s=0.0, count=2, **changes):
+    """Change the cluster under load, until the old pods are gone. The new one has a token of its own."""
+    before, former = heads(), token()
+    with clients(f"rayservice.yaml, {what}", key, pause_s=pause_s):
+        apply(service(count=count, **changes))
+        wait("changed", lambda: not set(before) & set(heads()) and is_ready(count))
+    assert token() != former, "the second cluster has the token of the first"
+
+
+def undo(key):
+    """Change to a version that can't start, and back, under load."""
+
+    def state():
+        pending = get("rayservice", "ensemble")["status"].get("pendingServiceStatus", {})
+        return pending.get("applicationStatuses", {}).get("ensemble", {}).get("status")
+
+    with clients("rayservice.yaml, an upgrade that can't start, until it has failed", key):
+        apply(service(image=NEXT, models="/nowhere"))
+        wait("failed", lambda: state() == "DEPLOY_FAILED")
+    with clients("rayservice.yaml, back from it, until its pods are gone", key):
+        apply(service())
+        wait("gone", lambda: existing("head") == 1 and is_ready())
+
+
+def resize(key, count):
+    """Change the number of workers of the running cluster under load, as docs/kubernetes.md does."""
+    with clients(f"rayservice.yaml, changed to {count} workers", key):
+        apply(service(count=count))
+        least = {"op": "replace", "path": "/spec/workerGroupSpecs/0/minReplicas", "value": count}
+        cluster = kubectl("get", "raycluster", "--output=name").strip()
+        kubectl("patch", cluster, "--type=json", f"--patch={json.dumps([least])}")
+        wait("changed", lambda: existing("worker") == count and is_ready(count))
+
+
+def autoscale(key):
+    """Let KubeRay's autoscaler add a worker for a load, and take it away again, and go back to a fixed number."""
+    change(key, "changed to one worker and an autoscaler", pause_s=1, count=1, options=[SCALING])
+    with clients("autoscaler: a load, until there is a second worker", key, count=4 * CLIENTS):
+        wait("grown", lambda: len(workers()) == 2)
+    assert statuses(key) == ["200", "200"], "the second worker does not answer"
+    with clients("autoscaler: hardly a load, until the second worker is gone", key, pause_s=1):
+        wait("shrunk", lambda: existing("worker") == 1)
+    change(key, "changed to two workers without an autoscaler", pause_s=1)
 
 
 def rotate(key):
@@ -270,7 +339,7 @@ def secure(key):
 
     leave()
     certificate = put("first")
-    kubectl("apply", "--filename", "-", given=service("rayservice.yaml", has_tls=True))
+    apply(service(options=[TLS]))
     show("rayservice.yaml applied", certificate)
     show("the certificate renewed", put("renewed"))
     assert statuses(key) == ["000", "000"], "a worker answered without TLS"
@@ -280,7 +349,7 @@ def reconfigure(key):
     """Change an argument of the application: Serve replaces one replica after the other, in the same pods."""
     before = ready_since()
     with clients("rayservice.yaml, an argument changed", key):
-        kubectl("apply", "--filename", "-", given=service("rayservice.yaml", patience_ms=2900))
+        apply(service(patience_ms=2900))
         wait("replaced", lambda: len(now := ready_since()) == 2 and not set(before.items()) & set(now.items()))
 
 
@@ -319,7 +388,7 @@ def hold(key):
     """Start the cluster whose head may be lost, and lose pods."""
     leave()
     redis = (FOLDER / "redis.yaml").read_text().replace("image: redis:7.4", "image: localhost/base:1")
-    kubectl("apply", "--filename", "-", given=redis)
+    apply(redis)
     start("rayservice-ha.yaml", key)
     delete(workers, key, "rayservice-ha.yaml, a worker deleted")
     delete(heads, key, "rayservice-ha.yaml, the head deleted")
@@ -341,8 +410,12 @@ STEPS = {
     "argument": reconfigure,
     "worker": partial(delete, workers, what="rayservice.yaml, a worker deleted"),
     "key": rotate,
-    "upgrade": partial(change, "ensemble:0.1.1", "upgrade to another image with models of its own"),
-    "rollback": partial(change, "ensemble:0.1.0", "rollback to the former image"),
+    "upgrade": partial(change, what="upgrade to another image with models of its own", image=NEXT),
+    "rollback": partial(change, what="rollback to the former image"),
+    "undo": undo,
+    "more": partial(resize, count=3),
+    "fewer": partial(resize, count=2),
+    "autoscale": autoscale,
     "tls": secure,
     "head": hold,
 }

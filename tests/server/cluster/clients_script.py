@@ -2,7 +2,8 @@
 
     python clients_script.py IMAGE KEY CLIENTS URL ...
 
-With CLIENTS_CONNECT=anew in the environment, each request has a connection of its own.
+With CLIENTS_CONNECT=anew in the environment, each request has a connection of its own; with CLIENTS_PAUSE_S, each
+client waits so long between its requests.
 
 Prints a line when each has been answered, and in the end, as JSON, what they saw.
 """
@@ -25,6 +26,7 @@ def main():
     headers = {"Content-Type": "image/jpeg", "Authorization": f"Bearer {key}"}
     if os.environ.get("CLIENTS_CONNECT") == "anew":
         headers["Connection"] = "close"
+    pause_s = float(os.environ.get("CLIENTS_PAUSE_S", "0"))
     statuses, answered, stop, lock = Counter(), [], threading.Event(), threading.Lock()
     began = threading.Barrier(int(count) + 1)
 
@@ -45,6 +47,7 @@ def main():
                 if first:
                     began.wait()
                     first = False
+                stop.wait(pause_s)
 
     threads = [threading.Thread(target=ask, args=[urls[i % len(urls)]]) for i in range(int(count))]
     for thread in threads:

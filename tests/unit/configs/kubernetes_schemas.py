@@ -24,16 +24,22 @@ KEPT = ("type", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength
 ROOT_FIELDS = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
 
 
-def with_options(file):
-    """The text of a manifest with the entries of lists that a user may take the hash from."""
-    return re.sub(r"^( +)# (- \{name: .*)$", r"\1\2", file.read_text(), flags=re.MULTILINE)
+# Lines of the manifests that a user may take the hash from.
+TLS = r"- \{name: (?:tls,|ENSEMBLE_TLS_).*"
+TRACES = r"- \{name: OTEL_.*"
+SCALING = r"(?:- \{name: api,|enableInTreeAutoscaling: true|autoscal\w+: \{|  (?:metrics_|policy|volumeMounts)).*"
+
+
+def with_options(file, *options):
+    """The text of a manifest with these lines, without their hash."""
+    return re.sub(rf"^( +)# ({'|'.join(options)})$", r"\1\2", file.read_text(), flags=re.MULTILINE)
 
 
 def documents():
     """What the manifests hold, by `apiVersion` and `kind`."""
     found = {}
     for file in MANIFESTS:
-        for document in yaml.safe_load_all(with_options(file)):
+        for document in yaml.safe_load_all(with_options(file, TLS, TRACES, SCALING)):
             found.setdefault(f"{document['apiVersion']} {document['kind']}", []).append(document)
     return found
 

@@ -21,7 +21,7 @@ from scripts.serve.exposure import CERTIFICATE, CERTIFICATE_KEY
 from scripts.serve.ports import GRPC_PORT, HTTP_PORT
 from scripts.serve.server import READY_TIMEOUT_S
 from tests.conftest import ROOT
-from tests.unit.configs.kubernetes_schemas import MANIFESTS, SCHEMAS, documents, with_options
+from tests.unit.configs.kubernetes_schemas import MANIFESTS, SCALING, SCHEMAS, TLS, TRACES, documents, with_options
 
 FOLDER = ROOT / "configs" / "kubernetes"
 KNOWN = json.loads(SCHEMAS.read_text())
@@ -115,7 +115,7 @@ def test_haproxy_is_beside_the_replicas_of_each_worker(service):
 
 @pytest.mark.parametrize("file", ["rayservice.yaml", "rayservice-ha.yaml"])
 def test_the_lines_for_tls_and_traces_are_right_without_their_hash(file):
-    service = yaml.safe_load(with_options(FOLDER / file))
+    service = yaml.safe_load(with_options(FOLDER / file, TLS, TRACES))
     front = front_of(groups(service)[1])
     named = {each["name"]: each["value"] for each in front["env"]}
     mounted = {each["mountPath"]: each["name"] for each in front["volumeMounts"]}
@@ -124,6 +124,32 @@ def test_the_lines_for_tls_and_traces_are_right_without_their_hash(file):
     for pods in groups(service):
         assert "tls" in {each["name"] for each in pods["template"]["spec"]["volumes"]}
     assert errors(service) == []
+
+
+@pytest.mark.parametrize("file", ["rayservice.yaml", "rayservice-ha.yaml"])
+def test_the_lines_for_scaling_are_right_without_their_hash(file, tmp_path):
+    service = yaml.safe_load(with_options(FOLDER / file, SCALING))
+    assert errors(service) == []
+    served = yaml.safe_load(service["spec"]["serveConfigV2"])
+    [application] = served["applications"]
+    keys.add(tmp_path / "keys", "client", None)
+    application["args"]["access"]["keys"] = str(tmp_path / "keys")
+    [ingress] = application["deployments"]
+    del ingress["num_replicas"]
+    ServeDeploySchema.model_validate(served)
+    assert why_serve(served) is None
+    head, workers = groups(service)
+    scaled = ingress["autoscaling_config"]
+    assert (scaled["min_replicas"], scaled["max_replicas"]) == (workers["minReplicas"], workers["maxReplicas"])
+    # The autoscaler's container is the only one with a token for Kubernetes.
+    cluster = service["spec"]["rayClusterConfig"]
+    assert cluster["enableInTreeAutoscaling"]
+    mounted = {each["name"] for each in cluster["autoscalerOptions"]["volumeMounts"]}
+    assert mounted == {"ray", "api"} <= {each["name"] for each in head["template"]["spec"]["volumes"]}
+    for pods in (head, workers):
+        assert pods["template"]["spec"]["automountServiceAccountToken"] is False
+        for container in pods["template"]["spec"]["containers"]:
+            assert "api" not in {each["name"] for each in container["volumeMounts"]}
 
 
 def test_a_server_in_one_container_may_start_as_long_as_it_allows_itself():
