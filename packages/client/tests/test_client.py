@@ -40,7 +40,7 @@ def test_it_needs_neither_ray_nor_openvino():
 
 def test_a_process_that_needs_errors_and_answers_alone_imports_no_transport():
     found = loaded("import ensemble_serving.errors, ensemble_serving.answer, ensemble_serving.url")
-    assert not found & {"ensemble_serving.client", "ensemble_serving.transports", "asyncio", "ssl", "hpack"}
+    assert not found & {"ensemble_serving.client", "ensemble_serving.transports", "asyncio", "ssl"}
 
 
 def test_an_unknown_name_is_an_attribute_error():

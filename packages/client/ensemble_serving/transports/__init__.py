@@ -1,8 +1,15 @@
 """How a request travels to a server and its response back: over HTTP, or over gRPC, by the same interface."""
 
-from ensemble_serving.transports.connect import connect
-from ensemble_serving.transports.once import is_ready, once
-from ensemble_serving.transports.request import NoConnection, NoResponse, Request, Response, ResponseTimeout, Transport
+from ensemble_serving.transports.connect import connect, is_ready, once
+from ensemble_serving.transports.request import (
+    NoConnection,
+    NoResponse,
+    Request,
+    Response,
+    ResponseTimeout,
+    ResponseTooLarge,
+    Transport,
+)
 
 __all__ = [
     "NoConnection",
@@ -10,6 +17,7 @@ __all__ = [
     "Request",
     "Response",
     "ResponseTimeout",
+    "ResponseTooLarge",
     "Transport",
     "connect",
     "is_ready",

@@ -20,6 +20,10 @@ class NoConnection(NoResponse):
     """There is no connection to the server, so it did not get the request."""
 
 
+class ResponseTooLarge(NoResponse):
+    """The response has more bytes than it may have; the rest was not read."""
+
+
 class ResponseTimeout(NoResponse, TimeoutError):
     """The response did not come within the time-out."""
 
@@ -33,12 +37,14 @@ class Request:
         body: over gRPC the serialized message.
         headers: names in lower case; over gRPC the metadata.
         method: of HTTP.
+        timeout_s: over gRPC the server's deadline, seconds; default: the transport's time-out.
     """
 
     path: str
     body: bytes = b""
     headers: Headers = ()
     method: str = "POST"
+    timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

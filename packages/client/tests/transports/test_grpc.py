@@ -3,11 +3,9 @@ import ssl
 import threading
 
 import grpc
-import hpack
 import pytest
 
 from ensemble_serving.transports import NoResponse, Request, ResponseTimeout, connect, once
-from ensemble_serving.transports.http2 import ACK, CONTINUATION, DATA, HEADERS, PING, RST_STREAM, SETTINGS, frame
 from tests.certificates import self_signed
 from tests.local_servers import GrpcServer, HttpServer, Reply
 
@@ -113,7 +111,7 @@ def test_nobody_there_or_no_grpc():
         url = server.url
     with pytest.raises(NoResponse, match="no connection to 127"):
         once(url, Request(PATH))
-    with HttpServer(lambda asked: Reply(400)) as server, pytest.raises(NoResponse, match="is no HTTP/2: a frame of"):
+    with HttpServer(lambda asked: Reply(400)) as server, pytest.raises(NoResponse, match="no connection to 127"):
         once(f"grpc://127.0.0.1:{server.port}", Request(PATH), timeout_s=10)
 
 
@@ -136,85 +134,10 @@ def test_both_speak_tls(tmp_path):
     with GrpcServer(lambda method, content: content, credentials) as server:
         response = once(server.url.replace("127.0.0.1", "localhost"), Request(PATH, b"x"), ca_file=cert)
         assert response.body == b"x"
-        with pytest.raises(NoResponse, match="certificate verify failed"):
+        with pytest.raises(NoResponse, match="CERTIFICATE_VERIFY_FAILED"):
             once(server.url.replace("127.0.0.1", "localhost"), Request(PATH, b"x"))
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(cert, key)
     with HttpServer(lambda asked: Reply(body=b"y"), context) as server:
         response = once(server.url.replace("127.0.0.1", "localhost"), Request("/"), ca_file=cert)
         assert response.body == b"y"
-
-
-class Scripted(asyncio.Protocol):
-    """Answers the headers of each request by the frames of a script; keeps what it gets."""
-
-    def __init__(self, frames):
-        self.frames, self.got = frames, bytearray()
-
-    def connection_made(self, transport):
-        self.transport = transport
-        transport.write(frame(SETTINGS, 0, 0))
-
-    def data_received(self, data):
-        self.got += data
-        if bytes([1, 4, 0, 0, 0]) in data:
-            self.transport.write(b"".join(self.frames))
-
-
-BLOCK = hpack.Encoder().encode([(":status", "200"), ("grpc-status", "0")])
-MESSAGE = b"\0\0\0\0\5hello"
-SCRIPTS = {
-    "padded, with a priority, in pieces": (
-        [
-            frame(HEADERS, 0x8 | 0x20, 1, b"\3" + bytes(5) + BLOCK[:1] + bytes(3)),
-            frame(CONTINUATION, 0x4, 1, BLOCK[1:]),
-            frame(DATA, 0x8, 1, b"\2" + MESSAGE + bytes(2)),
-            frame(HEADERS, 0x1, 1, BLOCK[:1]),
-            frame(CONTINUATION, 0x4, 1, BLOCK[1:]),
-        ],
-        b"hello",
-    ),
-    "of a kind that nobody knows": ([frame(99, 255, 1, b"x"), frame(HEADERS, 0x5, 1, BLOCK)], b""),
-    "for a stream that there is not": ([frame(DATA, 0x1, 7, b"x"), frame(HEADERS, 0x5, 1, BLOCK)], b""),
-    "a reset": ([frame(RST_STREAM, 0, 1, bytes(3) + b"\2")], "the server reset the stream, error 2"),
-    "no gRPC": (
-        [frame(HEADERS, 0x5, 1, hpack.Encoder().encode([(":status", "503")]))],
-        "no gRPC status; its HTTP status is 503",
-    ),
-    "headers that refer to others": ([frame(HEADERS, 0x5, 1, b"\xff\x20")], "is no HTTP/2"),
-    "endless headers": (
-        [frame(HEADERS, 0, 1, BLOCK), *[frame(CONTINUATION, 0, 1, bytes(16_000))] * 20],
-        "more than 262144 bytes of headers",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-async def test_frames_are_read_as_the_protocol_has_them(name):
-    frames, expected = SCRIPTS[name]
-    server = await asyncio.get_running_loop().create_server(lambda: Scripted(frames), "127.0.0.1", 0)
-    async with server:
-        transport = connect(f"grpc://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout_s=20)
-        if isinstance(expected, bytes):
-            assert (await transport.send(Request(PATH))).body == expected
-        else:
-            with pytest.raises(NoResponse, match=expected):
-                await transport.send(Request(PATH))
-        await transport.close()
-
-
-async def test_a_ping_is_answered():
-    made = []
-
-    def accept():
-        made.append(Scripted([frame(PING, 0, 0, b"12345678"), frame(HEADERS, 0x5, 1, BLOCK)]))
-        return made[-1]
-
-    server = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0)
-    async with server:
-        transport = connect(f"grpc://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        await transport.send(Request(PATH))
-        async with asyncio.timeout(10):
-            while frame(PING, ACK, 0, b"12345678") not in made[0].got:
-                await asyncio.sleep(0.01)
-        await transport.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
@@ -19,6 +18,7 @@ from ensemble_serving.url import DEFAULT_PORTS
 Edge = Annotated[int, Field(ge=1, le=8192)]
 Level = Annotated[int, Field(ge=0, le=255)]
 MAX_TOKEN_LENGTH = 16 * 1024
+LONGEST_MS = 600_000
 
 
 class RemoteConfig(TensorSettings, MemberConfig):
@@ -51,7 +51,7 @@ class RemoteConfig(TensorSettings, MemberConfig):
     border: tuple[Level, Level, Level] | None = Field(
         None, description="colour beside a letterboxed image: blue, green, red"
     )
-    timeout_ms: int = Field(10_000, ge=1, le=600_000, description="longest time of a call, ms")
+    timeout_ms: int = Field(10_000, ge=1, le=LONGEST_MS, description="longest time of a call, ms")
     max_batch_size: int | None = Field(None, ge=1, le=4096, description="images per call; default: a whole batch")
     retries: int = Field(2, ge=0, le=10, description="retries of a call that found no server, or a busy one")
     break_after: int = Field(
@@ -128,27 +128,6 @@ class RemoteConfig(TensorSettings, MemberConfig):
             # The error's text may quote the token.
             raise ServerError(f"can't read the token in {self.token_file} ({type(err).__name__})") from None
         return {"authorization": f"Bearer {token}"}
-
-    def tls(self) -> ssl.SSLContext:
-        """Make the TLS context of an HTTP client; raises ServerError if a file can't be read."""
-        try:
-            context = ssl.create_default_context(cafile=self.ca_file)
-            if self.cert_file is not None:
-                # Without a password, OpenSSL would ask the terminal for the password of an encrypted key, and wait.
-                context.load_cert_chain(self.cert_file, self.key_file, password="")
-        except (OSError, ssl.SSLError) as err:
-            raise ServerError(f"can't read the certificates, or the key is encrypted: {err}") from err
-        return context
-
-    def certificates(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """Read the authorities, the key and the certificate of a gRPC channel; raises ServerError if it can't."""
-        try:
-            authorities, key, certificate = (
-                None if file is None else file.read_bytes() for file in (self.ca_file, self.key_file, self.cert_file)
-            )
-        except OSError as err:
-            raise ServerError(f"can't read the certificates: {err}") from err
-        return authorities, key, certificate
 
     def connect(self, ip: str, max_scores: int) -> Client:
         """Make a client of the endpoint at an IP address, which accepts responses of at most `max_scores` scores."""

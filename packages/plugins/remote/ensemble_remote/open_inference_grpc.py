@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deployments.contract.payload import Images
+from ensemble_remote.calls import GrpcConnection
 from ensemble_remote.client import InvalidResponse, Output, Unavailable
-from ensemble_remote.grpc_client import GrpcClient
 from ensemble_remote.tensors import FLOATS, Binding, Content, ModelMetadata, Tensor
 from ensemble_serving.protocol import inference_pb2 as pb
 
 
-class OpenInferenceGrpc(GrpcClient):
+class OpenInferenceGrpc(GrpcConnection):
     """Calls one endpoint of a server."""
 
     service = "inference.GRPCInferenceService"

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deployments.contract.payload import Images
+from ensemble_remote.calls import JSON, HttpConnection, parse
 from ensemble_remote.client import InvalidResponse, Output, Unavailable
 from ensemble_remote.config import RemoteConfig
-from ensemble_remote.http_client import JSON, HttpClient, parse
 from ensemble_remote.open_inference_grpc import check_datatype, highest
 from ensemble_remote.tensors import FLOATS, Binding, Content, ModelMetadata, Tensor
 
@@ -54,7 +54,7 @@ READY, MODEL, SERVER, RESPONSE = (msgspec.json.Decoder(kind).decode for kind in 
 NUMBERS = msgspec.json.Decoder(list[Any]).decode
 
 
-class OpenInferenceHttp(HttpClient):
+class OpenInferenceHttp(HttpConnection):
     """Calls one endpoint of a server."""
 
     def __init__(self, config: RemoteConfig, ip: str, max_scores: int) -> None:
@@ -65,21 +65,19 @@ class OpenInferenceHttp(HttpClient):
 
     async def describe(self, timeout_s: float) -> ModelMetadata:
         """See `Client.describe`."""
-        _, body = await self._call(f"{self._path}/ready", timeout_s)
+        body = (await self._call(f"{self._path}/ready", timeout_s)).body
         # Triton's response has no body.
         if body.strip() and not parse(body, READY).ready:
             raise Unavailable(f"its model {self._config.model_name!r} is not ready")
-        _, body = await self._call("/v2", timeout_s)
-        self._is_binary = BINARY in parse(body, SERVER).extensions
-        _, body = await self._call(self._path, timeout_s)
-        model = parse(body, MODEL)
+        self._is_binary = BINARY in parse((await self._call("/v2", timeout_s)).body, SERVER).extensions
+        model = parse((await self._call(self._path, timeout_s)).body, MODEL)
         return ModelMetadata(model.inputs, model.outputs, self._config.version or highest(model.versions or []))
 
     async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
         """See `Client.infer`."""
         made, sent = infer_body([binding.content(images)], [binding.output], is_binary=self._is_binary)
-        received, body = await self._call(f"{self._path}/infer", timeout_s, made, {**headers, **sent})
-        return _output(received.get(HEADER), body, binding)
+        response = await self._call(f"{self._path}/infer", timeout_s, made, {**headers, **sent})
+        return _output(response.header(HEADER), response.body, binding)
 
 
 def infer_body(

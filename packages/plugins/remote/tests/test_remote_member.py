@@ -322,7 +322,7 @@ def test_an_encrypted_key_is_an_error_and_the_terminal_is_not_asked_for_its_pass
     code = f"""
 from ensemble_remote.open_inference import OpenInference
 files = {{"cert_file": "{tmp_path}/cert.pem", "key_file": "{tmp_path}/key.pem"}}
-OpenInference(kind="open_inference", name="m", url="https://h:1", **files).tls()
+OpenInference(kind="open_inference", name="m", url="https://h:1", **files).connect("127.0.0.1", 1)._connect()
 """
     terminal, theirs = pty.openpty()
     command = [sys.executable, "-c", code]

@@ -13,9 +13,9 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from deployments.contract.payload import Images
+from ensemble_remote.calls import GrpcConnection
 from ensemble_remote.client import InvalidResponse, Output
 from ensemble_remote.config import RemoteConfig
-from ensemble_remote.grpc_client import GrpcClient
 from ensemble_remote.open_inference_grpc import check_datatype
 from ensemble_remote.tensors import BYTES, PIXELS, Binding, Content, IncompatibleModel, ModelMetadata, Tensor
 from ensemble_tensorflow_serving import tensorflow_serving_pb2 as pb
@@ -29,13 +29,13 @@ TYPES: dict[str, Any] = {
 NAMES: dict[int, str] = {number: name for name, number in TYPES.items()}
 
 
-class TensorFlowGrpc(GrpcClient):
+class TensorFlowGrpc(GrpcConnection):
     """Calls one endpoint of a server."""
 
     service = "tensorflow.serving.PredictionService"
 
     def __init__(self, config: RemoteConfig, ip: str, max_scores: int, signature: str) -> None:
-        """Set the name of the model's signature; for the others see `GrpcClient`."""
+        """Set the name of the model's signature; for the others see `GrpcConnection`."""
         super().__init__(config, ip, max_scores)
         self._signature = signature
 

@@ -15,9 +15,9 @@ import numpy as np
 from google.protobuf import json_format
 
 from deployments.contract.payload import Images
+from ensemble_remote.calls import JSON, HttpConnection, parse
 from ensemble_remote.client import InvalidResponse, Output, RequestRejected, ServerError
 from ensemble_remote.config import RemoteConfig
-from ensemble_remote.http_client import JSON, HttpClient, parse
 from ensemble_remote.tensors import BYTES, Binding, Content, ModelMetadata, Tensor
 from ensemble_tensorflow_serving import tensorflow_serving_pb2 as pb
 from ensemble_tensorflow_serving.client_grpc import signature_metadata
@@ -42,11 +42,11 @@ class _Response(msgspec.Struct):
 MODEL, RESPONSE = (msgspec.json.Decoder(kind).decode for kind in (_Model, _Response))
 
 
-class TensorFlowHttp(HttpClient):
+class TensorFlowHttp(HttpConnection):
     """Calls one endpoint of a server."""
 
     def __init__(self, config: RemoteConfig, ip: str, max_scores: int, signature: str, datatype: str) -> None:
-        """Set the model's signature, and the input's type if there is no metadata; for the others see `HttpClient`."""
+        """Set the model's signature, and the input's type if there is no metadata; others: see `HttpConnection`."""
         super().__init__(config, ip, max_scores)
         version = config.version
         selected = "" if version is None else f"/{'versions' if version.isdecimal() else 'labels'}/{version}"
@@ -62,7 +62,7 @@ class TensorFlowHttp(HttpClient):
         # The model's status: every server reports that, and not every one metadata.
         await self._call(self._path, timeout_s)
         try:
-            _, body = await self._call(f"{self._path}/metadata", timeout_s)
+            body = (await self._call(f"{self._path}/metadata", timeout_s)).body
         except (ServerError, RequestRejected):
             return self._configured
         model = parse(body, MODEL)
@@ -77,8 +77,8 @@ class TensorFlowHttp(HttpClient):
     async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
         """See `Client.infer`; the version is empty, because responses do not have it."""
         body, sent = predict_body([binding.content(images)], self._signature)
-        _, content = await self._call(f"{self._path}:predict", timeout_s, body, {**headers, **sent})
-        predictions = parse(content, RESPONSE).predictions
+        response = await self._call(f"{self._path}:predict", timeout_s, body, {**headers, **sent})
+        predictions = parse(response.body, RESPONSE).predictions
         # A model of several outputs names them.
         if predictions and isinstance(predictions[0], dict):
             try:

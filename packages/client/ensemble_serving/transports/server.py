@@ -1,0 +1,72 @@
+"""A server, and how it is called."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import SplitResult
+
+from ensemble_serving.transports.request import Headers
+from ensemble_serving.url import address
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server, and how it is called; for the fields see `connect`."""
+
+    url: SplitResult
+    connections: int
+    timeout_s: float
+    headers: Headers
+    ca_file: Path | None
+    cert_file: Path | None
+    key_file: Path | None
+    address: str | None
+    most_bytes: int | None
+
+    @property
+    def authority(self) -> str:
+        """Host and port as the URL has them: IPv6 in brackets, and no user's name."""
+        return self.url.netloc.rpartition("@")[2]
+
+    @property
+    def host(self) -> str:
+        """The server's name or address, by which its certificate is verified."""
+        return address(self.url)[0]
+
+    @property
+    def ip(self) -> str:
+        """The name or address to connect to."""
+        return self.address or self.host
+
+    @property
+    def port(self) -> int:
+        """The port to connect to."""
+        return address(self.url)[1]
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether calls are encrypted."""
+        return self.url.scheme.endswith("s")
+
+    def tls(self) -> ssl.SSLContext:
+        """Make the context of a client of HTTP/1.1; raises OSError if a file can't be read."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+            context.set_alpn_protocols(["http/1.1"])
+            if self.cert_file is not None:
+                # Without a password, OpenSSL would ask the terminal for the password of an encrypted key, and wait.
+                context.load_cert_chain(self.cert_file, self.key_file, password="")
+        except OSError as err:
+            # Its message does not name the file.
+            files = ", ".join(str(file) for file in (self.ca_file, self.cert_file, self.key_file) if file is not None)
+            raise OSError(f"{files} can't be read as certificates, or the key is encrypted: {err}") from err
+        return context
+
+    def certificates(self) -> tuple[bytes | None, bytes | None, bytes | None]:
+        """Read the authorities, the key and the certificate; raises OSError as `tls` does."""
+        self.tls()
+        files = self.ca_file, self.key_file, self.cert_file
+        authorities, key, certificate = (None if file is None else file.read_bytes() for file in files)
+        return authorities, key, certificate

@@ -1,0 +1,128 @@
+"""Calls to one endpoint of a model server by HTTP or gRPC: kept connections, bounded responses, typed failures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+from google.protobuf.message import DecodeError, Message
+
+from deployments.contract.settings import MIB
+from ensemble_remote import client as errors
+from ensemble_remote.config import LONGEST_MS, RemoteConfig
+from ensemble_serving.transports import NoResponse, Request, Response, ResponseTooLarge, Transport, connect
+
+# Bytes of a score in JSON; in a protobuf message it has fewer.
+BYTES_PER_SCORE = 32
+MAX_QUOTED = 200
+JSON = {"content-type": "application/json"}
+OK, TOO_MANY_REQUESTS = 200, 429
+# Numbers of gRPC's statuses: https://grpc.github.io/grpc/core/md_doc_statuscodes.html
+INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, ABORTED, OUT_OF_RANGE, UNAVAILABLE = 3, 4, 8, 10, 11, 14
+
+M = TypeVar("M", bound=Message)
+
+
+class Connection:
+    """Calls one endpoint."""
+
+    def __init__(self, config: RemoteConfig, ip: str, max_scores: int) -> None:
+        """Set the member's configuration, the IP address, and how many scores a response holds at most."""
+        self._config, self._ip = config, ip
+        self._most_bytes = MIB + BYTES_PER_SCORE * max_scores
+        self._transport: Transport | None = None
+
+    async def _send(self, request: Request, timeout_s: float) -> Response:
+        """Send a request; raises CallError if there is no response."""
+        transport = self._transport = self._transport or self._connect()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await transport.send(request)
+        except TimeoutError:
+            raise errors.TimedOut("no response in time") from None
+        except ResponseTooLarge as err:
+            raise errors.InvalidResponse(str(err)) from err
+        except NoResponse as err:
+            raise errors.Unavailable(str(err)) from err
+
+    def _connect(self) -> Transport:
+        # The certificate is for the host's name, though an address is called.
+        config = self._config
+        try:
+            return connect(
+                f"{urlsplit(config.url).scheme}://{config.authority}",
+                timeout_s=LONGEST_MS / 1000,
+                ca_file=config.ca_file,
+                cert_file=config.cert_file,
+                key_file=config.key_file,
+                address=self._ip,
+                most_bytes=self._most_bytes,
+            )
+        except OSError as err:
+            raise errors.ServerError(str(err)) from err
+
+    async def close(self) -> None:
+        """See `Client.close`."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.close()
+
+
+class HttpConnection(Connection):
+    """Calls one endpoint by HTTP."""
+
+    async def _call(
+        self, path: str, timeout_s: float, body: bytes | None = None, headers: Mapping[str, str] = {}
+    ) -> Response:
+        """Send a GET, or POST a body. Raises CallError."""
+        sent = {"accept-encoding": "identity", **headers, **self._config.authorization()}
+        method = "GET" if body is None else "POST"
+        request = Request(f"{self._config.path}{path}", body or b"", tuple(sent.items()), method)
+        response = await self._send(request, timeout_s)
+        if response.status == OK:
+            return response
+        text = f"HTTP {response.status}: {response.body[:MAX_QUOTED].decode('utf-8', 'replace')}"
+        if response.status in {502, 503, 504}:
+            raise errors.Unavailable(text)
+        if response.status == TOO_MANY_REQUESTS:
+            raise errors.Busy(text)
+        raise (errors.RequestRejected if response.status in {400, 413, 415, 422} else errors.ServerError)(text)
+
+
+class GrpcConnection(Connection):
+    """Calls one endpoint by gRPC; a subclass sets the `service`."""
+
+    service: ClassVar[str]
+
+    async def _call(
+        self, method: str, message: Message, response: type[M], timeout_s: float, headers: Mapping[str, str] = {}
+    ) -> M:
+        """Call a method of the service; `timeout_s` travels to the server as the deadline. Raises CallError."""
+        sent, path = {**headers, **self._config.authorization()}, f"/{self.service}/{method}"
+        request = Request(path, message.SerializeToString(), tuple(sent.items()), timeout_s=timeout_s)
+        answer = await self._send(request, timeout_s)
+        if answer.ok:
+            try:
+                return response.FromString(answer.body)
+            except DecodeError as err:
+                raise errors.InvalidResponse(f"the response is no {response.DESCRIPTOR.name}") from err
+        details, status = answer.body.decode("utf-8", "replace"), answer.status
+        text = f"gRPC status {status}: {details[:MAX_QUOTED]}"
+        if status == DEADLINE_EXCEEDED:
+            raise errors.TimedOut(text)
+        if status in {UNAVAILABLE, ABORTED}:
+            raise errors.Unavailable(text)
+        if status == RESOURCE_EXHAUSTED:
+            raise errors.Busy(text)
+        raise (errors.RequestRejected if status in {INVALID_ARGUMENT, OUT_OF_RANGE} else errors.ServerError)(text)
+
+
+def parse(body: bytes, decode: Callable[[bytes], Any]) -> Any:
+    """Decode a body by a decoder of msgspec; raises InvalidResponse if the body is something else."""
+    try:
+        return decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as err:
+        raise errors.InvalidResponse(f"the response is not the expected JSON: {err}") from err
