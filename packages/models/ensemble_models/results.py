@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import rich.table
 
 from ensemble_models.options import Function, OutputFile, option
@@ -67,10 +67,13 @@ def file_options(*kinds: str) -> Callable[[Function], Function]:
 def write_files(
     args: object, table: Table | None, records: Any = None, plot: Callable[[Path], None] | None = None
 ) -> None:
-    """Write what the options ask for: the table for `--markdown`, the records for `--json`, and the `--plot`."""
+    """Write the files that the options name: `--markdown` the table, `--json` the records, and `--plot`.
+
+    Records may be dataclasses; a value that is no number is null.
+    """
     file: Path | None
     if (file := getattr(args, "json", None)) is not None:
-        file.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(records, enc_hook=float), indent=1) + b"\n")
     if table is not None and (file := getattr(args, "markdown", None)) is not None:
         file.write_text(table.markdown(), encoding="utf-8")
     if plot is not None and (file := getattr(args, "plot", None)) is not None:

@@ -20,7 +20,6 @@ from ensemble_models.options import FILE, POSITIVE, Command, option
 from ensemble_models.results import file_options, write_files
 from ensemble_models.statistics import verdict
 from ensemble_serving.transports import NoResponse, Request, Transport, connect
-from graph.features.proportion import wilson
 from scripts.client import KEY, for_each, no_answer
 from scripts.errors import ScriptError
 
@@ -36,60 +35,51 @@ SEVERAL = (
 )
 PAIRS = ("both", "shadow_only", "other_only", "neither")
 
-# By the shadow and what it is compared with: agreed, compared, and the four counts of `PAIRS`.
-Counted = dict[tuple[str, str], list[int]]
-Canaries = Mapping[str, Mapping[str, Any]]
+Judgement = dict[str, Any]
 
 
-def counted(stats: Mapping[str, Any]) -> Counted:
-    """Read the counts of each shadow from `/stats`.
+def judged(stats: Mapping[str, Any]) -> list[Judgement]:
+    """Judge each shadow against each member it is compared with, and report each canary, by `/stats`.
 
     Raises:
         ScriptError: there is neither a shadow nor a canary.
     """
     rollout = stats.get("rollout") or {}
-    shadows = rollout.get("shadows") or {}
-    if not shadows and not rollout.get("canaries"):
+    shadows, canaries = rollout.get("shadows") or {}, rollout.get("canaries") or {}
+    if not shadows and not canaries:
         raise ScriptError(
             "the server has no shadow and no canary; give it a member with `role: shadow` or `canary` (docs/rollout.md)"
         )
-    return {
-        (name, other): [agreed["count"], agreed["total"], *(each["labelled"].get(other, {}).get(p, 0) for p in PAIRS)]
+    found = [
+        {"shadow": name, "other": other, **of_shadow(agreed, each["labelled"].get(other, {}))}
         for name, each in shadows.items()
-        for other, agreed in (each["agreed"] or {"ensemble": {"count": 0, "total": 0}}).items()
-    }
+        for other, agreed in (each["agreed"] or {"ensemble": {"total": 0}}).items()
+    ]
+    return [*found, *(of_canary(*each) for each in canaries.items())]
 
 
-def since(now: Counted, before: Counted) -> Counted:
-    """Subtract earlier counts from the counts of now.
-
-    Raises:
-        ScriptError: something was counted anew.
-    """
-    nothing = [0] * (2 + len(PAIRS))
-    found = {who: [a - b for a, b in zip(counts, before.get(who, nothing), strict=True)] for who, counts in now.items()}
-    if any(count < 0 for counts in found.values() for count in counts):
-        raise ScriptError("the server began to count anew meanwhile; send the images again")
-    return found
-
-
-def judged(found: Counted) -> list[dict[str, Any]]:
-    """Judge each shadow against each member it is compared with: agreement, its interval, and the verdict."""
-    judgements = []
-    for (name, other), (agreed, compared, *pairs) in found.items():
-        low, share, high = wilson(agreed, compared)
-        result: dict[str, Any] = {"shadow": name, "other": other, "compared": compared}
-        if compared:
-            result |= {"agreement": round(share, 4), "low": round(low, 4), "high": round(high, 4)}
-        if sum(pairs):
-            reached = verdict(*pairs)
-            result |= dict(zip(PAIRS, pairs, strict=True))
-            result |= {"p": float(f"{reached.p:.2g}"), "verdict": str(reached), "more": reached.more}
-        judgements.append(result)
-    return judgements
+def of_shadow(agreed: Mapping[str, Any], labelled: Mapping[str, int]) -> Judgement:
+    """Judge a shadow by its agreement with another member, and by which of them true labels show to be right."""
+    result: Judgement = {"compared": agreed["total"]}
+    if agreed["total"]:
+        result |= {"agreement": agreed["share"], "low": agreed["low"], "high": agreed["high"]}
+    if labelled:
+        pairs = {name: labelled[name] for name in PAIRS}
+        reached = verdict(*pairs.values())
+        result |= {**pairs, "p": float(f"{reached.p:.2g}"), "verdict": str(reached), "more": reached.more}
+    return result
 
 
-def sentences(judgement: Mapping[str, Any]) -> list[str]:
+def of_canary(name: str, canary: Mapping[str, Any]) -> Judgement:
+    """Report a member's canary."""
+    labelled, agreed = canary["labelled"], canary["agreed"]
+    pairs = {which: labelled[which] for which in ("both", "canary_only", "stable_only", "neither")}
+    shares = {which: agreed[which] for which in ("share", "low", "high")}
+    verdict = {which: canary[which] for which in ("rolled_back", "found")}
+    return {"canary": name, "compared": agreed["total"], **shares, **pairs, **verdict}
+
+
+def sentences(judgement: Judgement) -> list[str]:
     """Describe a judgement in words."""
     if "canary" in judgement:
         return about_canary(judgement)
@@ -110,15 +100,7 @@ def sentences(judgement: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def of_canary(name: str, canary: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a judgement of a member's canary from `/stats`."""
-    pairs = {which: canary["labelled"][which] for which in ("both", "canary_only", "stable_only", "neither")}
-    compared = {which: canary["agreed"][which] for which in ("share", "low", "high")}
-    verdict = {which: canary[which] for which in ("rolled_back", "found")}
-    return {"canary": name, "compared": canary["agreed"]["total"], **compared, **pairs, **verdict}
-
-
-def about_canary(judgement: Mapping[str, Any]) -> list[str]:
+def about_canary(judgement: Judgement) -> list[str]:
     """Describe a canary's judgement in words."""
     agreed = "nothing was compared yet"
     if judgement["compared"]:
@@ -134,18 +116,17 @@ def about_canary(judgement: Mapping[str, Any]) -> list[str]:
     ]
 
 
-async def stats(server: Transport) -> tuple[str, int, Counted, Canaries]:
-    """Ask an ingress replica for its id, the number of running replicas, and its counts, also of canaries."""
+async def stats(server: Transport) -> dict[str, Any]:
+    """Get `/stats` of an ingress replica; raises ScriptError for another server's answer."""
     response = await server.send(Request("/stats", method="GET"))
     if not response.ok:
         raise ScriptError(f"/stats answered {response.status}: {response.body[:200]!r}")
     try:
-        found = json.loads(response.body)
+        found: dict[str, Any] = json.loads(response.body)
     except ValueError as err:
         raise ScriptError(f"/stats answered {response.body[:200]!r}; is this the ensemble?") from err
-    running = (found.get("replicas") or {}).get(INGRESS, {}).get("RUNNING", 1)
-    canaries = (found.get("rollout") or {}).get("canaries") or {}
-    return found.get("replica", ""), running, counted(found), canaries
+    judged(found)
+    return found
 
 
 async def send(server: Transport, dataset: Dataset, connections: int) -> None:
@@ -172,9 +153,9 @@ async def send(server: Transport, dataset: Dataset, connections: int) -> None:
         print(f"{refused:,} of {len(dataset):,} images were refused and left out; lower --connections")
     give_up = time.monotonic() + SETTLED_S
     before, now = None, await stats(server)
-    while now != before and time.monotonic() < give_up:
+    while now["rollout"] != before and time.monotonic() < give_up:
         await asyncio.sleep(1)
-        before, now = now, await stats(server)
+        before, now = now["rollout"], await stats(server)
 
 
 async def send_labels(server: Transport, labels: list[dict[str, str]]) -> None:
@@ -191,11 +172,11 @@ async def send_labels(server: Transport, labels: list[dict[str, str]]) -> None:
         raise ScriptError(f"the server took none of {count} labels: {response.body[:300]!r}")
 
 
-async def ask(url: str, dataset: Dataset | None, connections: int) -> list[dict[str, Any]]:
-    """Judge a server's shadows and canaries by all images they have seen, or by the images of a dataset.
+async def ask(url: str, dataset: Dataset | None, connections: int) -> list[Judgement]:
+    """Judge a server's shadows and canaries by all their images, after sending a dataset if there is one.
 
     Raises:
-        ScriptError: it can't be reached, has neither, takes no labels, or several replicas have counted.
+        ScriptError: it can't be reached, has neither, takes no labels, or several replicas count.
     """
     key = os.environ.get(KEY)
     if url.startswith("grpc"):
@@ -205,18 +186,14 @@ async def ask(url: str, dataset: Dataset | None, connections: int) -> list[dict[
     except ValueError as err:
         raise ScriptError(f"{url}: {err}") from err
     try:
-        replica, running, before, canaries = await stats(server)
-        if dataset is None:
-            if running > 1:
-                print(f"/stats was answered by one of {running} replicas of the ingress, each with counts of its own:")
-            return [*judged(before), *(of_canary(*each) for each in canaries.items())]
+        running = ((await stats(server)).get("replicas") or {}).get(INGRESS, {}).get("RUNNING", 1)
+        if running > 1 and dataset is not None:
+            raise ScriptError(SEVERAL)
         if running > 1:
-            raise ScriptError(SEVERAL)
-        await send(server, dataset, connections)
-        another, _, now, canaries = await stats(server)
-        if another != replica:
-            raise ScriptError(SEVERAL)
-        return [*judged(since(now, before)), *(of_canary(*each) for each in canaries.items())]
+            print(f"/stats was answered by one of {running} replicas of the ingress, each with counts of its own:")
+        if dataset is not None:
+            await send(server, dataset, connections)
+        return judged(await stats(server))
     except NoResponse as err:
         raise no_answer(url, err) from err
     finally:
@@ -236,10 +213,10 @@ def main(url: str, data: Path | None, limit: int | None, connections: int | None
     ensemble shadow http://127.0.0.1:8000 --data test.zip --limit 2000
 
     The command reads the counts of `/stats` since the start, of one ingress replica. With --data it first sends
-    labelled images, then their labels, and reports on these alone; the configuration then needs `feedback` and one
-    ingress replica. "promote" and "don't" are the verdict of McNemar's exact test, at 5 %, on labelled images. "need N
-    more" is the number of labelled images that would decide. Images that a canary answered do not count for a shadow.
-    Of canaries the command reports all images since the start; the server decides about them.
+    labelled images, then their labels; the configuration then needs `feedback` and one ingress replica. "promote" and
+    "don't" are the verdict of McNemar's exact test, at 5 %, on labelled images. "need N more" is the number of labelled
+    images that would decide. Images that a canary answered do not count for a shadow. The server decides about
+    canaries.
 
     The API key is read from the environment variable ENSEMBLE_API_KEY.
     """

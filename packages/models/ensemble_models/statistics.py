@@ -1,9 +1,8 @@
-"""Statistics of answers: top-1, intervals, calibration, fitted weights, and which of two models is right more often."""
+"""Statistics of answers: top-1, intervals, calibration, and which of two models is right more often."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +20,6 @@ SMALLEST = 1e-30
 BINS = 15
 # The temperatures that are looked for, and by how many bisections.
 LOWEST, HIGHEST, BISECTIONS = 0.05, 20.0, 30
-# Weights are found when no step changes one by more than this.
-NEARBY, MOST_STEPS = 1e-6, 5_000
 # The significance level of `chance`.
 LEVEL = 0.05
 # The fewest images that only one of two models is right about which can decide, if it is always the same model.
@@ -117,21 +114,6 @@ def temperature(probabilities: Probabilities, labels: Truth) -> float:
             "guessing would have; use other images"
         )
     return float(f"{low:.4g}")
-
-
-def mixture_weights(members: Sequence[Probabilities], labels: Truth) -> NDArray[np.float64]:
-    """Fit the weights, which sum to 1, of the weighted mean of members, [N,C] each, with the least log loss.
-
-    They are found by expectation-maximization, which converges, because the log-likelihood is concave in them.
-    """
-    likelihoods = np.stack([_of_labels(each, labels) for each in members])
-    weights = np.full(len(members), 1 / len(members))
-    for _ in range(MOST_STEPS):
-        parts = weights[:, None] * likelihoods
-        before, weights = weights, (parts / parts.sum(axis=0)).mean(axis=1)
-        if np.abs(weights - before).max() < NEARBY:
-            break
-    return weights
 
 
 def _of_labels(probabilities: Probabilities, labels: Truth) -> NDArray[np.float64]:

@@ -2,11 +2,13 @@ import json
 import math
 import sys
 
+import msgspec
 import pytest
 
 from ensemble_models.dataset import Dataset
-from ensemble_models.shadow import ask, counted, judged, main, of_canary, sentences, since
+from ensemble_models.shadow import ask, judged, main, of_canary, sentences
 from ensemble_models.statistics import chance, needed, verdict
+from graph.features.proportion import proportion
 from scripts.errors import ScriptError
 from tests.local_servers import HttpServer, Reply, refusal
 
@@ -57,34 +59,27 @@ def test_where_nothing_differs_more_are_needed_all_the_same():
 
 
 def stats(labelled=None, agreed=(90, 100)):
-    told = {"agreed": {"ensemble": {"count": agreed[0], "total": agreed[1]}}, "labelled": labelled or {}}
-    return {"rollout": {"shadows": {"s": told}}}
+    share = msgspec.to_builtins(proportion(*agreed))
+    return {"rollout": {"shadows": {"s": {"agreed": {"ensemble": share}, "labelled": labelled or {}}}}}
 
 
 def test_a_server_without_a_shadow_is_told_what_to_do():
     for told in ({}, {"rollout": {"shadows": {}}}):
         with pytest.raises(ScriptError, match="role: shadow"):
-            counted(told)
-
-
-def test_what_came_before_is_not_told_of():
-    pairs = {"both": 5, "shadow_only": 1, "other_only": 2, "neither": 3}
-    before, now = counted(stats()), counted(stats({"ensemble": pairs}, (95, 110)))
-    assert since(now, before) == {("s", "ensemble"): [5, 10, 5, 1, 2, 3]}
-    assert since(now, {}) == now
+            judged(told)
 
 
 def test_it_is_told_in_words():
     pairs = {"both": 80, "shadow_only": 12, "other_only": 1, "neither": 7}
-    [told] = judged(counted(stats({"ensemble": pairs})))
-    assert (told["agreement"], told["low"], told["high"], told["verdict"]) == (0.9, 0.8256, 0.9448, "promote")
+    [told] = judged(stats({"ensemble": pairs}))
+    assert told["verdict"] == "promote"
     lines = sentences(told)
     assert lines[0] == "s and ensemble: agree on 90.00% (82.56% to 94.48%) of 100 images"
     assert "s is right on 92.00%, the other on 81.00%; it alone on 12, the other alone on 1" in lines[1]
     assert "promote (p = 0.0034)" in lines[2]
-    [unlabelled] = judged(counted(stats()))
+    [unlabelled] = judged(stats())
     assert "no label is known" in sentences(unlabelled)[1]
-    [nothing] = judged(counted(stats(agreed=(0, 0))))
+    [nothing] = judged(stats(agreed=(0, 0)))
     assert sentences(nothing) == [
         "s and ensemble: nothing was compared yet (images that a canary answers are left out)"
     ]
@@ -115,14 +110,11 @@ def server(replicas=("a",), totals=(100,), refuses=False, running=1):
     return HttpServer(reply)
 
 
-async def test_what_was_counted_meanwhile_is_of_one_replica(dataset):
+async def test_images_are_sent_before_the_counts_are_read(dataset):
     with server(totals=(100, 103)) as one:
         [judgement] = await ask(one.url, dataset, 1)
-        assert judgement["compared"] == 3
-    with server(replicas=("a", "b")) as two, pytest.raises(ScriptError, match="several replicas of the ingress"):
-        await ask(two.url, dataset, 1)
-    with server(totals=(100, 90)) as anew, pytest.raises(ScriptError, match="count anew"):
-        await ask(anew.url, dataset, 1)
+        assert judgement["compared"] == 103
+        assert [each.path for each in one.asked if each.path != "/stats"] == [*["/classify"] * 3, "/feedback"]
 
 
 async def test_of_several_replicas_one_answers(dataset, capsys):
@@ -172,4 +164,4 @@ def test_a_canary_is_reported_with_what_was_found():
     ]
     nothing = {"rolled_back": "", "found": "", "agreed": {**agreed, "total": 0}, "labelled": pairs}
     assert sentences(of_canary("a", nothing))[::2] == ["canary of a: nothing was compared yet", "  goes on"]
-    assert counted({"rollout": {"canaries": {"a": reported}}}) == {}
+    assert len(judged({"rollout": {"canaries": {"a": reported}}})) == 1

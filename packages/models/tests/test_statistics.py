@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deployments.contract.payload import Probabilities
-from ensemble_models.statistics import Interval, Truth, calibration_error, log_loss, mixture_weights, temperature
+from ensemble_models.statistics import Interval, Truth, calibration_error, log_loss, temperature
 from scripts.errors import ScriptError
 
 IMAGES, CLASSES = 10_000, 4
@@ -86,23 +86,6 @@ def test_the_error_is_a_percentage_and_at_least_that_of_the_mean(answers: list[t
     sure, right = np.array([each for each, _ in answers], np.float32), np.array([each for _, each in answers])
     found = calibration_error(sure, right)
     assert 100 * abs(sure.mean(dtype=np.float64) - right.mean()) - 0.01 <= found <= 100
-
-
-def test_the_true_weights_are_found() -> None:
-    first, second = said(1), said(2)
-    labels = drawn(0.7 * first + 0.3 * second)
-    weights = mixture_weights([first, second], labels)
-    assert weights.sum() == pytest.approx(1)
-    assert weights == pytest.approx([0.7, 0.3], abs=0.03)
-    losses = [log_loss(share * first + (1 - share) * second, labels) for share in (weights[0], 0.5, 0.6, 0.8)]
-    assert losses[0] == min(losses)
-
-
-def test_members_that_answer_alike_have_equal_weights_and_a_useless_one_none() -> None:
-    first = said(1)
-    labels = drawn(first)
-    assert mixture_weights([first, first], labels) == pytest.approx([0.5, 0.5])
-    assert mixture_weights([first, said(2)], labels)[1] < 0.02
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +28,7 @@ def results(args: SimpleNamespace) -> measure.Results:
         dataset = sample(dataset, args.limit)
     repository = args.repository or default_repository()
     if args.members or (args.repository and not args.url):
-        return measure.repository(repository, args.members, dataset, args.method or "mean", args.fit_weights)
+        return measure.repository(repository, args.members, dataset, args.method or "mean")
     file = args.config or shipped("serve_config.yaml")
     found = list(configuration.ours(configuration.read(file)))
     if len(found) != 1:
@@ -41,14 +40,14 @@ def results(args: SimpleNamespace) -> measure.Results:
             config = config.model_copy(update={"model_repository": args.repository})
         return served.running(args.url, config, dataset, args.connections or AT_ONCE)
     config, agreed = configuration.check(found[0])
-    scores, sentences = measure.served(config, agreed, dataset, args.method, args.fit_weights)
+    scores, sentences = measure.served(config, agreed, dataset, args.method)
     return scores, [*configuration.doubts(config, agreed), *sentences]
 
 
 def refuse_contradictions(args: SimpleNamespace) -> None:
     """Raise UsageError for options that are not for each other."""
-    if args.url and (args.members or args.method or args.fit_weights):
-        raise click.UsageError("--members, --method and --fit-weights are the server's with --url")
+    if args.url and (args.members or args.method):
+        raise click.UsageError("--members and --method are the server's with --url")
     if args.connections and not args.url:
         raise click.UsageError("--connections is for --url")
     if args.config and (args.members or (args.repository and not args.url)):
@@ -70,7 +69,6 @@ def refuse_contradictions(args: SimpleNamespace) -> None:
     help=f"Repository of --members; default: ${VARIABLE}, else ./models; alone: measure all models in it.",
 )
 @option("--method", type=MethodName(), help="How the ensembles combine members.")
-@option("--fit-weights", is_flag=True, help="Fit members' weights to the images, which no member may have learnt.")
 @option("--url", help="Measure this server instead of CONFIG, as http://127.0.0.1:8000.")
 @option("--connections", type=POSITIVE, help=f"Requests in flight, with --url; default: {AT_ONCE}.")
 @file_options("json", "markdown", "plot")
@@ -96,7 +94,7 @@ def main(**given: Any) -> None:
     scores, sentences = results(args)
     shown = table(scores, sentences)
     shown.show()
-    write_files(args, shown, [asdict(score) for score in scores], lambda file: plot(scores, file))
+    write_files(args, shown, scores, lambda file: plot(scores, file))
 
 
 if __name__ == "__main__":

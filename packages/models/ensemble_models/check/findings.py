@@ -1,4 +1,4 @@
-"""What accuracies alone do not show: pixels, frequent confusions, disagreements, and the weights that fit best."""
+"""What accuracies alone do not show: pixels, frequent confusions, and disagreements."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
-from deployments.combiner import combine
 from deployments.contract.errors import EnsembleError
-from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Preprocessing
 from deployments.transformer.decoding import read_header
 from ensemble_models.dataset import LIMITS, Dataset
 from ensemble_models.ensembles import Members
-from ensemble_models.statistics import LEVEL, Interval, Truth, chance, hits, log_loss, mixture_weights, paired
+from ensemble_models.statistics import Truth
 from graph.config import EnsembleConfig
 from graph.features.proportion import wilson
 from graph.signature import EnsembleSignature
@@ -89,36 +86,3 @@ def disagreements(members: Members, answers: Truth, names: Sequence[str], datase
     for row in order[: min(MOST_IMAGES, int(differ.sum()))].tolist():
         votes = ", ".join(f"{name}: {names[said[name][row]]} {sure[name][row]:.2f}" for name in said)
         yield f"  {dataset.names[row]} ({votes})"
-
-
-def fitted(members: Members) -> str:
-    """Fit the weights of the mean to images, and say whether they or equal ones are to be set.
-
-    Half of the images judge the weights that fit the other half: on the images that they fit, weights seem too good.
-    """
-    names = [name for name in members.scores if members.weights[name] > 0]
-    labels, images = members.labels, np.arange(len(members.labels))
-
-    def fit(rows: NDArray[np.bool_]) -> list[float]:
-        return list(mixture_weights([members.scores[name][rows] for name in names], labels[rows]))
-
-    def combined(weights: Sequence[float]) -> Probabilities:
-        return combine([members.scores[name] for name in names], weights, members.method)
-
-    equal, weights = combined([1.0] * len(names)), fit(images >= 0)
-    judged = np.where((images % 2 == 0)[:, None], combined(fit(images % 2 == 1)), combined(fit(images % 2 == 0)))
-    changes = hits(judged, labels) - hits(equal, labels)
-    difference = Interval.paired(changes)
-    losses = log_loss(combined(weights), labels), log_loss(equal, labels)
-    shown = ", ".join(f"{name}: {weight:.2f}" for name, weight in zip(names, weights, strict=True))
-    if chance(int((changes > 0).sum()), int((changes < 0).sum())) >= LEVEL:
-        verdict = "equal weights are as good"
-    elif difference.mean > 0:
-        verdict = f"set `combiner: {{weights: {{{shown}}}}}`"
-    else:
-        verdict = "equal weights are better; calibrate the members before their weights are fitted"
-    return (
-        f"the weights {{{shown}}} have the least log loss, {losses[0]:.4f} ({losses[1]:.4f} by equal ones); fitted "
-        f"to one half of the images, they change the top-1 of the other by {difference.mean:+.2f} points "
-        f"({paired(difference)}): {verdict}"
-    )

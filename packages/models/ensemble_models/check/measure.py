@@ -10,9 +10,9 @@ from typing import Self
 from deployments.combiner import Method
 from deployments.contract.payload import Probabilities
 from deployments.repository.repository import find, versions
-from ensemble_models.check.findings import confusions, disagreements, fitted, sizes
+from ensemble_models.check.findings import confusions, disagreements, sizes
 from ensemble_models.check.report import ENSEMBLE, Score, gain, joined
-from ensemble_models.dataset import Dataset, check_unseen, indices, truth_of
+from ensemble_models.dataset import Dataset, indices, truth_of
 from ensemble_models.ensembles import Members
 from ensemble_models.prediction import Candidate, of_configuration, of_models, predictions
 from ensemble_models.statistics import Interval, Truth, hits
@@ -35,27 +35,21 @@ class Together:
         weights: of the members that have a say, by name.
         method: how predictions are combined.
         cascade: in which order members are asked, and until when; None for all of them.
-        fits_weights: whether weights are fitted to the images, and described.
     """
 
     labels: tuple[str, ...]
     weights: Mapping[str, float]
     method: Method
     cascade: CascadeSettings | None = None
-    fits_weights: bool = False
 
     @classmethod
-    def of(
-        cls, config: EnsembleConfig, agreed: EnsembleSignature, method: Method | None = None, fits: bool = False
-    ) -> Self:
+    def of(cls, config: EnsembleConfig, agreed: EnsembleSignature, method: Method | None = None) -> Self:
         """Read how a configuration combines its members, or take another method."""
         weights = {name: (config.combiner.weights or config.weights).get(name, 0.0) for name in config.weights}
-        return cls(agreed.labels, weights, method or config.combiner.method, config.ensemble.cascade, fits)
+        return cls(agreed.labels, weights, method or config.combiner.method, config.ensemble.cascade)
 
 
-def repository(
-    root: Path, names: Sequence[str], dataset: Dataset, method: Method = "mean", fits: bool = False
-) -> Results:
+def repository(root: Path, names: Sequence[str], dataset: Dataset, method: Method = "mean") -> Results:
     """Measure every version of models, and an ensemble for float and for int8 if every model has such a version.
 
     All models of the repository are measured unless some are named; the ensemble combines them with equal weights.
@@ -64,7 +58,7 @@ def repository(
         The models' scores, then the ensembles', and a sentence on each ensemble.
 
     Raises:
-        ScriptError: there are no models, classes of the dataset or of two models differ, or no weights can be fitted.
+        ScriptError: there are no models, or classes of the dataset or of two models differ.
         ModelError: a model is unknown or damaged.
     """
     if not names and not root.is_dir():
@@ -77,16 +71,12 @@ def repository(
     if not models:
         raise ScriptError(f"{root} holds no models; make one with ensemble prepare")
     truth_of(models, dataset)
-    together = Together(models[0].labels or (), dict.fromkeys(names, 1.0), method, fits_weights=fits)
+    together = Together(models[0].labels or (), dict.fromkeys(names, 1.0), method)
     return measured(of_models(models), together, dataset)
 
 
 def served(
-    config: EnsembleConfig,
-    agreed: EnsembleSignature,
-    dataset: Dataset,
-    method: Method | None = None,
-    fits: bool = False,
+    config: EnsembleConfig, agreed: EnsembleSignature, dataset: Dataset, method: Method | None = None
 ) -> Results:
     """Measure what a configuration serves, combined as it says or by another method, and the members' other versions.
 
@@ -94,10 +84,10 @@ def served(
         As `repository`, and sentences on sizes, confusions and disagreements.
 
     Raises:
-        ScriptError: the dataset has other classes than the members, or no weights can be fitted.
+        ScriptError: the dataset has other classes than the members.
         ConfigurationError: a member can't run.
     """
-    together = Together.of(config, agreed, method, fits)
+    together = Together.of(config, agreed, method)
     scores, sentences = measured(of_configuration(config, agreed), together, dataset)
     return scores, [*sizes(config, agreed, dataset), *sentences]
 
@@ -105,8 +95,6 @@ def served(
 def measured(candidates: Sequence[Candidate], together: Together, dataset: Dataset) -> Results:
     """Measure candidates and the ensembles that they make; see `selections`."""
     labels = indices(dataset, together.labels, "the models")
-    if together.fits_weights:
-        _check_fits(candidates, together, dataset)
     outputs = predictions(candidates, dataset)
     scores, ensembles = _scores(candidates, outputs, labels), list[Score]()
     sentences, findings = list[str](), list[str]()
@@ -134,25 +122,7 @@ def measured(candidates: Sequence[Candidate], together: Together, dataset: Datas
             members_served = ", ".join(f"{score.name} {score.version}" for score in parts)
             sentences.append(f"The configuration serves the {joined(parts)} ensemble: {members_served}.")
         sentences.append(gain(ensembles[-1], parts, difference))
-        if together.fits_weights:
-            sentences.append(f"{joined(parts)} ensemble: {fitted(members)}")
     return [*scores, *ensembles], [*sentences, *findings]
-
-
-def _check_fits(candidates: Sequence[Candidate], together: Together, dataset: Dataset) -> None:
-    """Raise ScriptError if weights can't be fitted to these images."""
-    if together.method != "mean":
-        raise ScriptError(f"weights are fitted for the method mean, not for {together.method}; name it by --method")
-    if together.cascade is not None:
-        raise ScriptError(
-            "the thresholds of a cascade were chosen for the weights that it has; to fit weights, name its members by "
-            "--members, and choose the thresholds again with these weights"
-        )
-    if len(together.weights) < 2:
-        raise ScriptError("weights are fitted to two members or more")
-    for model in {each.name: each.model for each in candidates}.values():
-        if model is not None:
-            check_unseen(model, dataset)
 
 
 def selections(candidates: Sequence[Candidate], names: Sequence[str]) -> list[dict[str, int]]:

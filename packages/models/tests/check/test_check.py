@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from deployments.repository.errors import ModelError
-from deployments.repository.repository import sha256
 from ensemble_models.check import __main__ as command
 from ensemble_models.check.findings import confusions
 from ensemble_models.check.measure import repository as evaluate
@@ -111,33 +110,6 @@ def test_a_cascade_is_measured_as_it_is_served(repository: Path, draw: Draw) -> 
     assert told == [
         f"{kind} ensemble: the cascade answers 100.0% of the images by a alone." for kind in ("FP16+INT8", "FP16")
     ]
-
-
-def test_the_weights_of_a_configuration_are_fitted_and_compared_with_equal_ones(
-    repository: Path, draw: Draw, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flags = ["--data", draw(COUNTS), "--repository", repository]
-    run(monkeypatch, *flags, "--members", "a", "b", "--fit-weights")
-    # The mean of dogs, 0.6 of three images in ten, and of birds, of two, answers best by this share of each.
-    assert "FP16 ensemble: the weights {a: 0.40, b: 0.60} have the least log loss" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="weights are fitted for the method mean, not for majority_vote"):
-        run(monkeypatch, *flags, "--fit-weights", "--method", "majority_vote")
-    with pytest.raises(SystemExit, match="weights are fitted to two members or more"):
-        run(monkeypatch, *flags, "--members", "a", "--fit-weights")
-    stages = config(repository, ensemble={"cascade": {"order": ["a", "b"], "exit_at": [0.5]}})
-    with pytest.raises(ScriptError, match="thresholds of a cascade were chosen for the weights"):
-        served(stages, resolve_signatures(stages), Dataset.open(draw(COUNTS)), fits=True)
-    content = config(repository, combiner={"weights": {"a": 1, "b": 1}})
-    _, sentences = served(content, resolve_signatures(content), Dataset.open(draw(COUNTS)), fits=True)
-    assert "equal weights are as good" in next(each for each in sentences if "the weights {" in each)
-
-
-def test_weights_are_not_fitted_to_images_that_a_member_has_learnt(repository: Path, draw: Draw) -> None:
-    data = draw(COUNTS)
-    source = {"tool": "scripts.train", "recipe": {"hold_out": 5}, "sha256": sha256(data), "initial": None}
-    add(repository, "c", constant(DOGS), "FP16", source=source)
-    with pytest.raises(ScriptError, match=r"'c' was trained on .* with --hold-out 5, so it has learnt some"):
-        evaluate(repository, ["b", "c"], Dataset.open(data), fits=True)
 
 
 def test_an_int8_ensemble_needs_every_member(repository: Path, draw: Draw) -> None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from deployments.ingress.grpc.server import GrpcServer
 from deployments.ingress.open_inference.tensors import MOST_NUMBERS
 from ensemble_seldon import seldon_pb2 as pb
-from ensemble_seldon.bitmap import bitmap
 from ensemble_tensorflow_serving import tensorflow_serving_pb2 as tf
 from tests.door import CLASSES, LABELS, Door
 from tests.unit.deployments.ingress.grpc.test_server import Context
@@ -53,12 +52,6 @@ def proto(**fields):
 
 def decoded(image):
     return cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR)[:, :, ::-1]
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (1, 2), (3, 4), (5, 7)])
-def test_a_bitmap_is_the_pixels(shape):
-    pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)
-    np.testing.assert_array_equal(decoded(bitmap(pixels)), pixels)
 
 
 @pytest.mark.parametrize(("form", "value"), [*DATA.items(), ("tftensor", FLOATS)])
