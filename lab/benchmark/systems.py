@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from ensemble_capacity.load.measure import Duration, Row, measure
 from ensemble_capacity.load.protocols import Classify, Protocol
 from ensemble_capacity.load.search import Bracket, Trial, bracket
 from ensemble_capacity.load.server import Server
-from ensemble_capacity.process import says_ready, started
+from ensemble_capacity.serving import says_ready, started
 from ensemble_serving.transports import NoResponse, once
 from lab.benchmark.peer import DECLARED, PEERS, TorchServe, grpc_form, python_of
 from lab.benchmark.workloads import ROOT, Placement, Workload
@@ -182,8 +182,8 @@ class Running:
             repeats=workload.repeats,
             timeout_s=timeout_s,
         )
-        with Server(target, MODEL) if watched else nullcontext() as server:
-            return measure(target, mode, Duration(WARM_UP_S, seconds), server=server)
+        server = Server(target, MODEL) if watched else None
+        return measure(target, mode, Duration(WARM_UP_S, seconds), server=server)
 
     def load(self, workload: Workload, protocol: str, clients: int, seconds: float) -> dict[str, Any]:
         """Measure a closed loop of clients, and the server's use of the machine meanwhile.

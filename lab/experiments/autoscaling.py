@@ -32,7 +32,7 @@ from ensemble_capacity.load.generator import Generator
 from ensemble_capacity.load.load import Arrivals, Closed, Target
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import Records, between, latency_ms, quantile, with_failures
-from ensemble_capacity.plan.server import serving
+from ensemble_capacity.serving import serving
 from graph.app import application
 from graph.config import parse
 from graph.features.feature import Feature

@@ -25,8 +25,8 @@ from deployments.observe.tracing import BATCH
 from ensemble_capacity.load.load import Arrivals
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import DEGRADED
-from ensemble_capacity.plan.placements import placed
-from ensemble_capacity.plan.server import WARM_UP_S, serving
+from ensemble_capacity.serving import WARM_UP_S, serving
+from ensemble_capacity.tune.placements import placed
 from ensemble_serving.transports import NoResponse, Transport, connect
 from lab.benchmark.workloads import photographs, workload
 from lab.experiments.experiment import Here, declared

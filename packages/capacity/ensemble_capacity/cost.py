@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -123,7 +123,7 @@ def main(**given: Any) -> None:
     traffic = args.requests_per_s or TRAFFIC
     costs = [each.cost(traffic, args.full, args.machines) for each in args.instance or INSTANCES]
     (made := table(costs, traffic, args.per_million_calls)).show()
-    write_files(args, made, [asdict(each) for each in costs])
+    write_files(args, made, costs)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,9 @@ from ensemble_capacity.load.protocols import NAMES, Classify, chosen
 from ensemble_capacity.load.report import Report
 from ensemble_capacity.load.search import Objective, search
 from ensemble_capacity.load.server import Server
-from ensemble_models.dataset import SUFFIXES, Dataset
-from ensemble_models.options import FILE, POSITIVE, SHARE, Command, Number, OutputFile, option
+from ensemble_models.dataset import SUFFIXES, Dataset, check_image
+from ensemble_models.options import FILE, POSITIVE, SHARE, Command, Number, option
+from ensemble_models.results import file_options, write_files
 from ensemble_serving.transports import NoResponse, Response, ResponseTimeout
 from ensemble_serving.url import parsed
 from scripts.client import KEY
@@ -33,7 +34,7 @@ from scripts.shipped import shipped
 
 # The first request: the server may have to warm up.
 FIRST_TIMEOUT_S = 30.0
-MOST_IMAGES = 10_000
+MOST_IMAGES, MOST_MEASURED_WITH = 10_000, 32
 CLIENTS = click.IntRange(1, 10_000)
 
 
@@ -50,6 +51,20 @@ def image_files(paths: Sequence[Path]) -> list[Path]:
             raise ScriptError(f"--images: there is no image in {path}")
         found += files
     return found[:MOST_IMAGES]
+
+
+def photographs(paths: Sequence[Path]) -> list[bytes]:
+    """Read images to measure with; of a large folder, some in equal distances.
+
+    Raises:
+        ScriptError: a file is no image.
+    """
+    files = image_files(paths)
+    files = files[:: -(-len(files) // MOST_MEASURED_WITH)]
+    images = [file.read_bytes() for file in files]
+    for file, encoded in zip(files, images, strict=True):
+        check_image(str(file), encoded)
+    return images
 
 
 def target_of(options: SimpleNamespace) -> Target:
@@ -144,8 +159,8 @@ def duration_of(options: SimpleNamespace, mode: Mode) -> Duration:
     percentile = 99.0 if options.percentile is None and options.slo_ms is not None else options.percentile
     if isinstance(mode, Arrivals) and mode.times is not None:
         # To the last request, and no longer.
-        return Duration(0.0, mode.times[-1] + 0.001, percentile=percentile)
-    return Duration(options.warm_up, options.seconds, percentile=percentile, limit_ms=options.slo_ms)
+        return Duration(0.0, mode.times[-1] + 0.001, percentile)
+    return Duration(options.warm_up, options.seconds, percentile)
 
 
 def described(target: Target) -> Target:
@@ -228,16 +243,13 @@ class Shape(click.ParamType[Any]):
 @option("--arrivals", type=click.Choice(get_args(Process)), default="poisson", help="Arrivals for --rate and --slo-ms.")
 @option("--cv", type=Number(), default=2.0, help="Coefficient of variation of gamma's gaps; 1 is poisson.")
 @option("--slo-ms", type=Number(), help="Search the highest rate at which the percentile is at most this.")
-@option(
-    "--percentile", type=Number(below=100), help="Percentile of the latency; else 99 (--slo-ms) or the mean (windows)."
-)
-@option("--seconds", type=Number(), help="Measure for this time, instead of in windows.")
+@option("--percentile", type=Number(below=100), help="Percentile of the latency for --slo-ms; default: 99.")
+@option("--seconds", type=Number(), default=15.0, help="Time of each load that is measured.")
 @option("--warm-up", type=Number(or_zero=True), default=1.0, help="Time of load before the measurement, seconds.")
 @option("--timeout", type=Number(), default=60.0, help="Deadline of a request, seconds.")
 @option("--processes", type=click.IntRange(1, 64), default=1, help="Processes that send.")
 @option("--connections", type=POSITIVE, help="Most connections; default: 1,000, for gRPC up to 8.")
-@option("--json", type=OutputFile(), help="Write everything as JSON.")
-@option("--markdown", type=OutputFile(), help="Write the table.")
+@file_options("json", "markdown")
 def main(**given: Any) -> None:
     """Load a server and report its rate and latency.
 
@@ -250,8 +262,8 @@ def main(**given: Any) -> None:
     URL is http://host:port[/path][?query], https://, grpc://host:port or grpcs://. The command loads any server
     of the Open Inference Protocol or of TensorFlow Serving's API, and any server that takes an image as the body of a
     POST. The POST goes to the URL's path, by default /classify, with its query. Latency counts from the time at which
-    a request was due. A load is measured in windows until the last three agree, as perf_analyzer does. The exit
-    status is 1 if every request failed. See docs/capacity.md.
+    a request was due. The column `thirds` shows whether rate and mean latency of the thirds of a load differ by at most
+    10 %. The exit status is 1 if every request failed. See docs/capacity.md.
     """
     options = SimpleNamespace(**given)
     check(click.get_current_context(), options)
@@ -269,23 +281,26 @@ def loaded(options: SimpleNamespace, modes: Sequence[Mode], target: Target) -> l
     rows: list[Row] = []
     found = None
     percentile = options.percentile or 99.0
-    with Server(target, options.model) as server:
+    server = Server(target, options.model)
 
-        def run(mode: Mode) -> Row:
-            rows.append(measured(options, mode, target, server))
-            return rows[-1]
+    def run(mode: Mode) -> Row:
+        rows.append(measured(options, mode, target, server))
+        return rows[-1]
 
-        try:
-            if options.slo_ms is None:
-                list(map(run, modes))
-            else:
-                [arrivals] = modes
-                assert isinstance(arrivals, Arrivals)
-                is_found = search(Objective(options.slo_ms, percentile), arrivals, run)
-                found = len(rows) - 1 if is_found else None
-        finally:
-            if rows:
-                write(Report(options.url, target.protocol.name, rows, options.slo_ms, percentile, found), options)
+    try:
+        if options.slo_ms is None:
+            list(map(run, modes))
+        else:
+            [arrivals] = modes
+            assert isinstance(arrivals, Arrivals)
+            is_found = search(Objective(options.slo_ms, percentile), arrivals, run)
+            found = len(rows) - 1 if is_found else None
+    finally:
+        if rows:
+            report = Report(options.url, target.protocol.name, rows, options.slo_ms, percentile, found)
+            (table := report.table()).show()
+            print(*report.remarks(), sep="\n")
+            write_files(options, table, report)
     return rows
 
 
@@ -293,7 +308,7 @@ def measured(options: SimpleNamespace, mode: Mode, target: Target, server: Serve
     """Measure a load, and show how far it is."""
     duration = duration_of(options, mode)
     name = f"{mode.concurrency} at a time" if isinstance(mode, Closed) else f"{mode.rate:.4g}/s"
-    form = "{desc}{percentage:3.0f}%|{bar}| {elapsed} of at most {total:.0f} s{postfix}"
+    form = "{desc}{percentage:3.0f}%|{bar}| {elapsed} of {total:.0f} s{postfix}"
     with tqdm(total=duration.longest_s, desc=name, bar_format=form, leave=False, mininterval=0.5) as bar:
 
         def tick(generator: Generator) -> None:
@@ -301,15 +316,6 @@ def measured(options: SimpleNamespace, mode: Mode, target: Target, server: Serve
             bar.update(min(time.perf_counter() - generator.began, duration.longest_s) - bar.n)
 
         return measure(target, mode, duration, processes=options.processes, server=server, tick=tick)
-
-
-def write(report: Report, options: SimpleNamespace) -> None:
-    """Print the report, and write the files that the options name."""
-    (table := report.table()).show()
-    print(*report.remarks(), sep="\n")
-    for file, text in ((options.markdown, table.markdown), (options.json, report.json)):
-        if file is not None:
-            file.write_text(text(), encoding="utf-8")
 
 
 if __name__ == "__main__":

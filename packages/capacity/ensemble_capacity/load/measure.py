@@ -1,17 +1,16 @@
-"""Measures a load, for a fixed time or in windows until they agree as perf_analyzer does it, and makes its figures."""
+"""Measures a load, and makes its figures."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ensemble_capacity.load.generator import Generator
-from ensemble_capacity.load.load import Closed, Mode, Target
+from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
 from ensemble_capacity.load.records import (
     DEGRADED,
     RIGHT,
@@ -25,67 +24,43 @@ from ensemble_capacity.load.records import (
     quantile,
     with_failures,
 )
-from ensemble_capacity.load.server import Figures, Moment, Server, stages_ms
+from ensemble_capacity.load.server import Figures, Server, stages_ms
 
-# What happened until the end of a window is reported so much later, seconds.
-SETTLE_S = 0.3
 # A process that works so large a part of the time is what limits the load.
 BUSY = 0.85
 # Requests that leave later than this, at the 99th percentile, and than this share of the latency, distort it.
 LATE_MS, LATE_SHARE = 1.0, 0.1
 PERCENTILES = (50, 90, 95, 99)
+# The share by which the largest third of a load may exceed the smallest.
+TOLERANCE = 0.1
 
 
 @dataclass(frozen=True)
 class Duration:
-    """How long a load is measured, seconds, after a warm-up; without `seconds`, in windows until they agree.
-
-    Attributes:
-        tolerance: by which share the largest of the last windows may exceed the smallest, in rate and in latency.
-        agreeing: so many last windows are looked at, and are the result.
-        trials: windows at most.
-        percentile: of the latency that is looked at; None for the mean.
-        limit_ms: of that latency: there are no more windows when the last ones have all exceeded it.
-    """
+    """How long a load is measured, seconds, after a warm-up; and the percentile of an objective, None without one."""
 
     warm_up_s: float = 1.0
-    seconds: float | None = None
-    window_s: float = 5.0
-    tolerance: float = 0.1
-    agreeing: int = 3
-    trials: int = 10
+    seconds: float = 15.0
     percentile: float | None = None
-    limit_ms: float | None = None
 
     @property
     def longest_s(self) -> float:
         """The most that it takes, seconds."""
-        return self.warm_up_s + (self.seconds if self.seconds is not None else self.trials * self.window_s)
+        return self.warm_up_s + self.seconds
 
 
-def window(found: Records, begin: float, end: float, percentile: float | None) -> tuple[float, float]:
-    """Calculate rate and latency, milliseconds, of the requests that succeeded in a window."""
+def is_stable(found: Records, begin: float, end: float) -> bool:
+    """Tell whether the thirds of a load are as alike as perf_analyzer wants windows: by rate and by mean latency."""
+    third = (end - begin) / 3
+    windows = [window(found, begin + part * third, begin + (part + 1) * third) for part in range(3)]
+    return all(0 < max(each) <= (1 + TOLERANCE) * min(each) for each in zip(*windows, strict=True))
+
+
+def window(found: Records, begin: float, end: float) -> tuple[float, float]:
+    """Calculate rate and mean latency, milliseconds, of the requests that succeeded in a window."""
     done = between(found, "done", begin, end)
     latencies = latency_ms(done[ok(done)])
-    if not len(latencies):
-        return 0.0, float("inf")
-    latency = float(latencies.mean()) if percentile is None else quantile(latencies, percentile)
-    return len(latencies) / (end - begin), latency
-
-
-def agree(windows: Sequence[tuple[float, float]], duration: Duration) -> bool:
-    """Tell whether the last windows are as alike as perf_analyzer wants them: by rate and by latency."""
-    last = windows[-duration.agreeing :]
-    if len(last) < duration.agreeing or not all(rate for rate, _ in last):
-        return False
-    return all(max(each) <= (1 + duration.tolerance) * min(each) for each in zip(*last, strict=True))
-
-
-def is_beyond(windows: Sequence[tuple[float, float]], duration: Duration) -> bool:
-    """Tell whether the last windows have all exceeded the limit: more windows would change nothing."""
-    last = windows[-duration.agreeing :]
-    limit = duration.limit_ms
-    return limit is not None and len(last) == duration.agreeing and all(latency > limit for _, latency in last)
+    return (len(latencies) / (end - begin), float(latencies.mean())) if len(latencies) else (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -96,7 +71,7 @@ class Row:
         mode: `concurrency`, `rate` or `replay`.
         value: clients of a closed loop, or requests per second that were due, on average.
         seconds: for how long it was measured.
-        stable: whether the last windows agreed; None where the time was fixed.
+        stable: whether the thirds of the time were alike; None for recorded times.
         requests: that succeeded, as in the two rates.
         outcomes: requests by status.
         first_error: what the first failed request got.
@@ -239,24 +214,16 @@ def measure(
     Raises:
         ScriptError: the load generator did not start.
     """
-    moments: deque[Moment] = deque(maxlen=duration.agreeing + 1)
-
-    def look() -> None:
-        if server is not None:
-            moments.append(server.moment())
-
     with Generator(target, mode, processes) as generator:
         generator.run(duration.warm_up_s, lambda: tick(generator))
-        look()
+        before = None if server is None else server.moment()
+        generator.run(duration.longest_s, lambda: tick(generator))
+        figures = Figures() if server is None or before is None else server.between(before, server.moment())
         begin = generator.began + duration.warm_up_s
-        if duration.seconds is not None:
-            generator.run(duration.longest_s, lambda: tick(generator))
-            look()
-            end, stable = min(begin + duration.seconds, time.perf_counter()), None
-        else:
-            begin, end, stable = _windows(generator, duration, look, lambda: tick(generator))
+        end = min(begin + duration.seconds, time.perf_counter())
+    found = generator.records()
     return row(
-        generator.records(),
+        found,
         begin,
         end,
         target,
@@ -264,27 +231,8 @@ def measure(
         percentile=duration.percentile,
         cpu_s=generator.cpu_s(begin, end),
         processes=processes,
-        stable=stable,
+        stable=None if isinstance(mode, Arrivals) and mode.times is not None else is_stable(found, begin, end),
         first_error=generator.first_error,
-        server=Figures() if server is None else server.between(moments[0], moments[-1]),
+        server=figures,
         stages_ms=stages_ms(generator.timings),
     )
-
-
-def _windows(
-    generator: Generator, duration: Duration, look: Callable[[], None], tick: Callable[[], object]
-) -> tuple[float, float, bool]:
-    """Measure windows; return begin and end of the last ones, and whether they agree."""
-    first = generator.began + duration.warm_up_s
-    seen: list[tuple[float, float]] = []
-    stable = False
-    while not stable and not is_beyond(seen, duration) and len(seen) < duration.trials and not generator.ended:
-        begin = first + len(seen) * duration.window_s
-        end_s = duration.warm_up_s + (len(seen) + 1) * duration.window_s
-        generator.run(end_s, tick)
-        look()
-        generator.run(end_s + SETTLE_S, tick)
-        seen.append(window(generator.records(), begin, begin + duration.window_s, duration.percentile))
-        stable = agree(seen, duration)
-    end = first + len(seen) * duration.window_s
-    return max(first, end - duration.agreeing * duration.window_s), end, stable

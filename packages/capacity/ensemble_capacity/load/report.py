@@ -9,16 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-import msgspec
-
 from ensemble_capacity.load.measure import Row
 from ensemble_models.results import Table
 
 HEADINGS = (
     *("load", "requests/s", "images/s", "p50, ms", "p90, ms", "p99, ms"),
-    *("failed", "server CPU, ms", "client CPU, ms", "windows", "client"),
+    *("failed", "server CPU, ms", "client CPU, ms", "thirds", "client"),
 )
-NOT_MEASURED = "not measured here"
 
 
 @dataclass(frozen=True)
@@ -50,10 +47,6 @@ class Report:
         title = None if self.slo_ms is None else f"p{self.percentile:g} is at most {self.slo_ms:g} ms"
         return Table(HEADINGS, [cells(row) for row in self.rows], words=(0, 9, 10), title=title)
 
-    def json(self) -> str:
-        """Write everything as JSON; a value that is no number is null."""
-        return msgspec.json.format(msgspec.json.encode(self, enc_hook=float), indent=1).decode() + "\n"
-
     def remarks(self) -> Iterator[str]:
         """Make the sentences below the table."""
         for row in self.rows:
@@ -67,18 +60,10 @@ class Report:
                 lacking = f"{row.degraded:.2%} lack a member"
                 right += [f"{lacking}, {row.shed:.2%} were made by fewer members because of the load"]
                 yield f"{row.name}: {'; '.join(right)}"
-        last = self.shown
-        energy = _energy(last)
-        yield f"energy at {last.name}: {f'{energy}, the whole machine' + chr(39) + 's' if energy else NOT_MEASURED}"
         if self.slo_ms is not None:
             objective = self.table().title
-            found = f"{last.value:.1f} requests/s is the highest rate found at which {objective}"
+            found = f"{self.shown.value:.1f} requests/s is the highest rate found at which {objective}"
             yield f"no rate was found at which {objective}" if self.found is None else found
-
-
-def _energy(row: Row) -> str:
-    images = row.images_per_s * row.server.seconds
-    return "" if row.server.joules is None or not images else f"{row.server.joules / images:.3f} J per image"
 
 
 def number(value: float, digits: int) -> str:

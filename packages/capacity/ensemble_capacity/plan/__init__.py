@@ -1,1 +1,1 @@
-"""Predicts what a configuration holds on a machine: a profile of short measurements, and a simulation."""
+"""Predicts what a configuration holds on a machine: a profile of short loads, and a queue."""

@@ -1,1 +1,1 @@
-"""Searches the settings that suit a goal: by predictions first, and by measuring the best."""
+"""Searches the settings that suit a goal, by measuring servers."""

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -17,24 +18,24 @@ import yaml
 
 from deployments.cpus import available_cpus
 from deployments.ingress.settings import IngressSettings
-from ensemble_capacity.plan.__main__ import only_application, photographs, profile_of, profile_options
-from ensemble_capacity.plan.profile import Placement
-from ensemble_capacity.tune.candidates import HELD, Goal, Predictions, Tried
+from ensemble_capacity.load.__main__ import photographs
+from ensemble_capacity.plan.profile import cpu
+from ensemble_capacity.serving import only_application
 from ensemble_capacity.tune.journal import read
-from ensemble_capacity.tune.measuring import TAKES_S, Measuring
-from ensemble_models.options import Command, Number, OutputFile, option
+from ensemble_capacity.tune.placements import Placement
+from ensemble_capacity.tune.search import HELD, Candidate, Goal, Search, Tried
+from ensemble_models.options import FILE, POSITIVE, Command, Number, OutputFile, option
 from ensemble_models.results import Table
 from scripts import configuration
+from scripts.shipped import shipped
 
-SHOWN = 15
 NOT_REACHED = 3
-HEADINGS = ("settings", "predicted rate, 1/s", "sent, 1/s", "answered, 1/s", "p99, ms", "memory, MB", "goal")
+HEADINGS = ("settings", "sent, 1/s", "answered, 1/s", "p99, ms", "goal")
 FIELD = re.compile(r"^(?P<indent>[ -]*)(?P<name>\w+): \S.*$")
 COMMENTS = {name: field.description for name, field in IngressSettings.model_fields.items()} | {
     "placement": "where the node runs: `inline`, in the ingress' process, or `separate`, in one of its own",
     "threads": "that compute; left out, the member's share of the cores",
     "num_replicas": "processes",
-    "streams": "parts of a batch that a member computes at a time; left out, the fastest, measured at the first start",
 }
 
 
@@ -63,7 +64,7 @@ def _can_be(name: str, value: Any, given: str) -> bool:
         return value in get_args(Placement)
     if name == "batch_wait_ms":
         return type(value) in {int, float} and 0 <= value < math.inf
-    return (type(value) is int and value > 0) or (name in {"threads", "streams"} and given == "null")
+    return (type(value) is int and value > 0) or (name == "threads" and given == "null")
 
 
 def on_cores(count: int) -> str:
@@ -71,42 +72,41 @@ def on_cores(count: int) -> str:
     return "1 core" if count == 1 else f"{count} cores"
 
 
-def p99(value_ms: float) -> str:
-    """Write `a p99 of 43.9 ms`, or `without end` where requests failed, or more are sent than are answered."""
-    return "a p99 without end" if math.isinf(value_ms) else f"a p99 of {value_ms:.1f} ms"
+def milliseconds(value: float) -> str:
+    """Write a p99, or `without end` where requests failed."""
+    return "without end" if math.isinf(value) else f"{value:.1f}"
 
 
 def outcome(tried: Tried) -> str:
-    """Write the rate and the p99 that are known of a candidate."""
-    return f"{tried.rate if tried.answered is None else tried.answered:.0f} requests/s at {p99(tried.p99_ms)}"
+    """Write the rate and the p99 of a candidate."""
+    unit = "" if math.isinf(tried.p99_ms) else " ms"
+    return f"{tried.answered:.0f} requests/s at a p99 {'' if unit == '' else 'of '}{milliseconds(tried.p99_ms)}{unit}"
 
 
 def table(tried: Sequence[Tried], goal: Goal) -> Table:
     """Make a table of the candidates, the best first."""
-    lines = []
-    for each in tried[:SHOWN]:
-        seen = ["", "", f"{each.p99_ms:.1f} predicted"]
-        if each.answered is not None:
-            latency = "without end" if math.isinf(each.p99_ms) else f"{each.p99_ms:.1f}"
-            seen = [f"{each.rate:.1f}", f"{each.answered:.1f}", latency]
-        memory = f"{each.predicted.memory_mb:.0f}"
-        met = "yes" if each.meets(goal) else "no"
-        lines.append([str(each.candidate), f"{each.predicted_rate:.0f}", *seen, memory, met])
-    left = len(tried) - SHOWN
-    notes = [f"{left} more candidates were predicted."] if left > 0 else []
-    return Table(HEADINGS, lines, words=(0, 6), notes=notes)
+    lines = [
+        [
+            str(each.candidate),
+            f"{each.rate:.1f}",
+            f"{each.answered:.1f}",
+            milliseconds(each.p99_ms),
+            "yes" if each.meets(goal) else "no",
+        ]
+        for each in tried
+    ]
+    return Table(HEADINGS, lines, words=(0, 4))
 
 
-def text(config: Mapping[str, Any], chosen: Tried, goal: Goal, machine: Mapping[str, str], cores: int) -> str:
+def text(config: Mapping[str, Any], chosen: Tried, goal: Goal, cores: int) -> str:
     """Write the file: its purpose, its measurements, and the configuration, each field commented once."""
-    how = "Predicted" if chosen.answered is None else f"Measured with Poisson arrivals of {chosen.rate:.4g}/s"
     lines = [
         f"# Chosen by `ensemble tune` for a p99 of at most {goal.p99_ms:g} ms.",
         *([] if chosen.meets(goal) else ["# The goal is NOT reached: this is the nearest."]),
         f"# {chosen.candidate}.",
-        f"# {how}: {outcome(chosen)}.",
+        f"# Measured with Poisson arrivals of {chosen.rate:.4g}/s: {outcome(chosen)}.",
         f"# For {on_cores(cores)}; where there are more: taskset -c 0-{cores - 1} ensemble serve FILE",
-        f"# Profile: {machine['cpu']}, {machine['cores']} cores, {machine['date']}.",
+        f"# Machine: {cpu()}, {datetime.now(UTC):%Y-%m-%d %H:%M UTC}.",
     ]
     commented: set[str] = set()
     for line in yaml.safe_dump(dict(config), sort_keys=False, width=120).splitlines():
@@ -127,60 +127,30 @@ def beside(config: dict[str, Any], file: Path) -> dict[str, Any]:
     return config
 
 
-def exits_of(options: SimpleNamespace, config: Mapping[str, Any]) -> tuple[float, ...] | None:
-    """Read the exits of a cascade; where none are given, every image reaches every member."""
-    cascade = configuration.check_arguments(only_application(config)).ensemble.cascade
-    if options.exits or cascade is None:
-        return options.exits or None
-    print("Candidates are predicted as if every image reached every member: --exits says how many do.")
-    return (0.0,) * (len(cascade.order) - 1)
+def fewest(search: Search, first: Candidate, rate: float) -> tuple[int, list[Tried]]:
+    """Find the fewest cores on which the goal is reached, or all of them, and the candidates for them.
 
-
-def searched(options: SimpleNamespace, predictions: Predictions, measuring: Measuring) -> list[Tried]:
-    """Predict every candidate and measure the best; the best first.
-
-    Raises:
-        ScriptError: a server did not start.
+    A number of cores is left out if it would have to hold more requests per core than the last one did.
     """
-    tried = predictions.ranked()
-    print(f"{len(tried)} candidates are predicted on {on_cores(predictions.cores)}.", flush=True)
-    if options.no_measurement or (options.minimize and not tried[0].meets(predictions.goal) and predictions.cores > 1):
-        return tried
-    print(f"The best are served and measured, in about {TAKES_S / 60:.0f} minutes.", flush=True)
-    return measuring.best(tried)
-
-
-def fewest(options: SimpleNamespace, predictions: Predictions, measuring: Measuring) -> tuple[int, list[Tried]]:
-    """Find the fewest cores on which the goal is reached, or all of them, and the candidates for them."""
-    for count in range(1, predictions.cores):
-        tried = searched(options, replace(predictions, cores=count), replace(measuring, cores=count))
-        if tried[0].meets(predictions.goal):
+    most, count = search.cores, 1
+    while True:
+        tried = replace(search, cores=count).best(first)
+        if tried[0].meets(search.goal) or count == most:
             return count, tried
-        print(f"Not reached: {outcome(tried[0])}", flush=True)
-    return predictions.cores, searched(options, predictions, measuring)
-
-
-def check(options: SimpleNamespace) -> None:
-    """Raise UsageError for options that contradict each other."""
-    is_elsewhere = options.cores not in {None, available_cpus()} and not options.no_measurement
-    wrong = {
-        "--minimize cores: name the requests per second by --rate": options.minimize and options.rate is None,
-        "--again: nothing is measured with --no-measurement": options.again and options.no_measurement,
-        "--cores: another machine can't be measured here; add --no-measurement": is_elsewhere,
-    }
-    for message, is_wrong in wrong.items():
-        if is_wrong:
-            raise click.UsageError(message)
+        print(f"Not reached on {on_cores(count)}: {outcome(tried[0])}", flush=True)
+        needed = math.floor(count * rate / max(tried[0].answered, 1.0))
+        first, count = tried[0].candidate, min(most, max(count + 1, needed))
 
 
 @click.command("tune", cls=Command)
-@profile_options
+@click.argument("config", type=FILE, default=shipped("configs/colocated.yaml"))
+@option("--images", type=FILE, multiple=True, metavar="PATH...", help="Images to send; default: tests/cat.jpg.")
+@option("--cores", type=POSITIVE, help="Cores to serve on; default: all.")
 @option("--minimize", type=click.Choice(["cores"]), help="Find the fewest cores that answer the requests of --rate.")
 @option("--p99-ms", type=Number(), required=True, help="Highest p99, ms.")
 @option("--rate", type=Number(), help="Requests per second that the server must answer.")
 @option("--hold", type=HeldType(), multiple=True, metavar="NAME=VALUE...", help=f"Settings to keep: {', '.join(HELD)}.")
 @option("--out", type=OutputFile(), default=Path("tuned.yaml"), help="The configuration that is written.")
-@option("--no-measurement", is_flag=True, help="Predict only, as for another machine.")
 @option("--again", is_flag=True, help="Repeat earlier measurements.")
 @option("--markdown", type=OutputFile(), help="Write the table.")
 def main(**given: Any) -> None:
@@ -190,34 +160,30 @@ def main(**given: Any) -> None:
     ensemble tune my.yaml --p99-ms 50 --out fast.yaml --hold placement=inline max_batch_size=8
     ensemble tune --minimize cores --rate 300 --p99-ms 50            # the fewest cores for this rate
 
-    The profile of `ensemble plan` predicts every candidate. The command serves the best six, and searches the highest
-    rate that each holds; for the best three it searches to 5 %. The best must hold its rate for a minute in a fresh
-    server. Measurements are kept beside the output, so that an interrupted search goes on. No setting changes an
-    answer. The exit status is 3 if no candidate reaches the goal; the nearest is written. See docs/capacity.md.
+    The command serves the configuration with every node in one process, and searches the highest rate that holds. Then
+    it changes one setting after the other, and keeps a change that holds 5 % more requests. On two cores that takes
+    about a quarter of an hour. The best must hold its rate for a minute in a fresh server. Measurements are kept
+    beside the output, so that an interrupted search goes on. No setting changes an answer. The exit status is 3 if no
+    candidate reaches the goal; the nearest is written. See docs/capacity.md.
     """
     options = SimpleNamespace(**given)
-    check(options)
+    if options.minimize and options.rate is None:
+        raise click.UsageError("--minimize cores: name the requests per second by --rate")
+    cores = options.cores or available_cpus()
+    if cores > available_cpus():
+        raise click.UsageError(f"--cores: this machine has {on_cores(available_cpus())}")
     config = configuration.read(options.config)
-    goal, cores, fixed = Goal(options.p99_ms, options.rate), options.cores or available_cpus(), dict(options.hold)
-    images = photographs(options.images)
-    profile = profile_of(options, config, images)
-    if noise := profile.noise():
-        print(noise)
-    # What measures here also loads here.
-    here = not options.no_measurement
-    predictions = Predictions(config, profile, goal, cores, exits_of(options, config), here, fixed)
-    known = [*images, *(msgspec.json.encode(each) for each in (config, profile, goal))]
+    goal, held = Goal(options.p99_ms, options.rate), dict(options.hold)
+    first, images = Candidate.first(config, held), photographs(options.images)
     file = options.out.with_suffix(".measured.json")
-    journal = read(file, known, options.again)
-    measuring = Measuring(config, goal, images, cores, journal, file, options.rate if options.minimize else math.inf)
-    if options.minimize:
-        cores, tried = fewest(options, predictions, measuring)
-    else:
-        tried = searched(options, predictions, measuring)
+    journal = read(file, [*images, *(msgspec.json.encode(each) for each in (config, goal))], options.again)
+    enough = options.rate if options.minimize else math.inf
+    search = Search(config, goal, images, cores, journal, file, enough, held)
+    cores, tried = fewest(search, first, options.rate) if options.minimize else (cores, search.best(first))
     (shown := table(tried, goal)).show()
     chosen = tried[0]
     written = beside(chosen.candidate.config(config), options.out)
-    options.out.write_text(text(written, chosen, goal, profile.machine, cores), encoding="utf-8")
+    options.out.write_text(text(written, chosen, goal, cores), encoding="utf-8")
     if options.markdown is not None:
         options.markdown.write_text(shown.markdown(), encoding="utf-8")
     print(f"Wrote {options.out}, for {on_cores(cores)}: ensemble serve {options.out}")

@@ -4,7 +4,7 @@ import math
 import pytest
 
 from ensemble_capacity.load.load import Arrivals, Closed
-from ensemble_capacity.load.measure import Duration, agree, is_beyond, measure, row, window
+from ensemble_capacity.load.measure import Duration, is_stable, measure, row, window
 from ensemble_capacity.load.records import LOST, RIGHT, quantile
 from ensemble_capacity.load.search import Bracket, Objective, Trial, bracket, search
 from packages.capacity.tests.load.loads import made, target
@@ -14,33 +14,26 @@ TARGET = target("http://127.0.0.1:9", batch=2)
 
 
 @pytest.mark.parametrize(
-    ("windows", "expected"),
+    ("thirds", "expected"),
     [
-        ([(100, 10), (100, 10)], False),
-        ([(100, 10), (109, 10), (100, 10.9)], True),
-        ([(100, 10), (111, 10), (100, 10)], False),
-        ([(100, 10), (100, 11.1), (100, 10)], False),
-        # Only the last three count.
-        ([(50, 99), (100, 10), (100, 10), (100, 10)], True),
-        ([(0, math.inf)] * 3, False),
+        ([(100, 0.010)] * 3, True),
+        ([(100, 0.010), (109, 0.010), (100, 0.0109)], True),
+        ([(100, 0.010), (111, 0.010), (100, 0.010)], False),
+        ([(100, 0.010), (100, 0.0111), (100, 0.010)], False),
+        ([(100, 0.010), (0, 0.010), (100, 0.010)], False),
     ],
 )
-def test_windows_agree_as_perf_analyzer_wants_them(windows, expected):
-    assert agree(windows, Duration()) == expected
-
-
-def test_windows_that_all_exceed_the_limit_are_enough():
-    assert not is_beyond([(1, 60)] * 3, Duration())
-    assert is_beyond([(1, 10), (1, 60), (1, 70), (1, math.inf)], Duration(limit_ms=50))
-    assert not is_beyond([(1, 60), (1, 60), (1, 50)], Duration(limit_ms=50))
-    assert not is_beyond([(1, 60), (1, 60)], Duration(limit_ms=50))
+def test_a_load_is_stable_if_its_thirds_are_alike(thirds, expected):
+    ends = (part + n / count for part, (count, _) in enumerate(thirds) for n in range(count))
+    took = [seconds for count, seconds in thirds for _ in range(count)]
+    found = made(*((end - each, end - each, end, 200, 0) for end, each in zip(ends, took, strict=True)))
+    assert is_stable(found, 0.0, 3.0) == expected
 
 
 def test_a_window_has_the_rate_and_the_latency_of_what_succeeded():
     found = made((0, 0, 0.1, 200, 0), (0, 0, 0.3, 200, 0), (0, 0, 0.4, 503, 0), (0.9, 0.9, 1.0, 200, 0))
-    assert window(found, 0, 1, None) == (2, pytest.approx(200))
-    assert window(found, 0, 1, 99) == (2, pytest.approx(300))
-    assert window(found, 2, 3, None) == (0, math.inf)
+    assert window(found, 0, 1) == (2, pytest.approx(200))
+    assert window(found, 2, 3) == (0, 0)
 
 
 def test_a_percentile_is_one_of_the_values():
@@ -99,19 +92,10 @@ def test_a_row_says_when_the_client_was_the_bottleneck(late_s, cpu_s, verdict):
 def test_a_fixed_time_is_measured_after_the_warm_up():
     with HttpServer(lambda asked: Reply(delay_s=0.01)) as server:
         one = measure(target(server.url), Closed(2), Duration(0.2, 0.5))
-    assert (one.stable, one.seconds) == (None, pytest.approx(0.5))
+    assert one.seconds == pytest.approx(0.5)
     assert one.requests < len(server.asked)
     assert one.percentiles_ms["p50"] > 10
     assert one.client_cpu_ms > 0
-
-
-def test_windows_are_measured_until_they_agree_or_there_have_been_enough():
-    with HttpServer(lambda asked: Reply(delay_s=0.05)) as server:
-        one = measure(target(server.url), Arrivals(50, "constant"), Duration(0.1, window_s=0.5, tolerance=1e9))
-        assert (one.stable, one.seconds) == (True, pytest.approx(1.5))
-        assert one.requests in {74, 75}
-        other = measure(target(server.url), Closed(1), Duration(0.0, window_s=0.2, tolerance=0.0, trials=4))
-        assert (other.stable, other.seconds) == (False, pytest.approx(0.6))
 
 
 def holds_up_to(capacity, peak=200.0, closed_s=0.16):

@@ -1,4 +1,4 @@
-"""A profile whose durations are round numbers."""
+"""A profile of round numbers."""
 
 from __future__ import annotations
 
@@ -7,31 +7,27 @@ from typing import Any
 
 import yaml
 
-from ensemble_capacity.plan.profile import FIGURES, SHARES, Check, Curve, Overhead, Point, Profile, Served
+from ensemble_capacity.plan.model import FIGURES, SHARES, Check, Loop, Profile
 
 ROOT = Path(__file__).parents[4]
-# Delays of requests that wait for nothing.
-NONE = (0.0,) * len(SHARES)
 RATIOS = (0.9, 1.0, 1.0, 1 / 0.9)
 
 
-def curve(threads: int = 1, ms: float = 1.0, together: float = 1.0) -> Curve:
-    """A node that takes so many milliseconds of CPU time for an image, evenly on its threads."""
-    points = tuple(Point(images, ms * images, ms * images / threads) for images in (1, 16))
-    return Curve(threads, threads, points, (together, together))
+def loops(*rates: float) -> tuple[Loop, ...]:
+    """Closed loops of 1, 2, 4, ... clients that answer these rates, every request of a loop as fast as the others."""
+    each = ((2**power, rate) for power, rate in enumerate(rates))
+    return tuple(Loop(clients, rate, (1000 * clients / rate,) * len(SHARES), 2.0) for clients, rate in each)
 
 
 def profile(**more: Any) -> Profile:
-    """Members of 1 ms an image, a transformer that takes nothing worth noting, and a server that costs nothing.
+    """A server that answers 100 requests per second, one after the other, on two cores.
 
     Its predictions were right, but for a tenth more or less.
     """
-    free = Served(Overhead(), Overhead(), 0.0, 0.0, 0.0, NONE, 500.0, 200.0, 400.0)
-    nodes = {"JpegTransformer": (curve(ms=1e-9),), "resnet": (curve(),), "densenet": (curve(),)}
-    given = {"machine": {"cpu": "a CPU", "cores": "2", "date": "today"}, "cores": 2, "nodes": nodes}
     checks = tuple(Check(closed, dict.fromkeys(FIGURES, ratio)) for closed in (True, False) for ratio in RATIOS)
+    given = {"machine": {"cpu": "a CPU", "cores": "2", "date": "today"}, "cores": 2, "most_in_flight": 1000}
     return Profile(
-        **{**given, "served": {"inline": free, "separate": free}, "checks": checks, "is_complete": True, **more}
+        **{**given, "loops": loops(100, 100, 100), "replicas_mb": 500, "rest_mb": 400, "checks": checks, **more}
     )
 
 

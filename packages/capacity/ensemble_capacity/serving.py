@@ -1,16 +1,20 @@
-"""A server that a measurement starts, on ports beside other servers' ports, and loads."""
+"""A server that a command starts for itself and loads: until it is ready, and to the end of all its processes."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from deployments.contract.hosts import LOOPBACK
@@ -19,16 +23,59 @@ from ensemble_capacity.load.load import Mode, Target
 from ensemble_capacity.load.measure import Duration, Row, measure
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.server import Server
-from ensemble_capacity.process import says_ready, started
 from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.serve.exposure import CERTIFICATE, CERTIFICATE_KEY
 from scripts.serve.ports import Port, check_ports
 
-READY_TIMEOUT_S, WARM_UP_S = 240.0, 1.5
+READY_TIMEOUT_S, STOP_TIMEOUT_S, LOOK_EVERY_S = 240.0, 60.0, 0.2
+WARM_UP_S = 1.5
 # Serving takes as many ports in a row.
 PORTS = 4
 FIRST_PORT, LAST_PORT = 18400, 18800
+
+
+def says_ready(log: Path) -> bool:
+    """Tell whether `ensemble serve` has printed that every member answered."""
+    return b"Ready." in log.read_bytes()
+
+
+@contextmanager
+def started(
+    command: Sequence[str], log: Path, is_ready: Callable[[Path], bool], timeout_s: float, **options: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a server that prints to a log, wait until it is ready by this log, and end it at the end of the block.
+
+    Raises:
+        ScriptError: it has ended, or is not ready in time; with the end of its log.
+    """
+    with log.open("wb") as stream:
+        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, **options)  # noqa: S603
+    give_up = time.monotonic() + timeout_s
+    try:
+        while not is_ready(log):
+            if process.poll() is not None or time.monotonic() > give_up:
+                raise ScriptError(f"the server did not start: {log.read_text(errors='replace')[-2000:]}")
+            time.sleep(LOOK_EVERY_S)
+        yield process
+    finally:
+        stop(process)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a server, as Ctrl-C does, and then every process of it that is left."""
+    tree: list[psutil.Process] = []
+    with suppress(psutil.Error):
+        tree = psutil.Process(process.pid).children(recursive=True)
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(STOP_TIMEOUT_S)
+    for left in tree:
+        with suppress(psutil.Error):
+            left.kill()
+    process.kill()
+    process.wait()
 
 
 @contextmanager
@@ -92,5 +139,16 @@ def free_ports() -> int:
 def loaded(url: str, photographs: Sequence[bytes], load: Mode, seconds: float) -> Row:
     """Load a server, and watch what its processes use meanwhile."""
     target = Target(url, Classify(), tuple(photographs))
-    with Server(target, "ensemble") as server:
-        return measure(target, load, Duration(WARM_UP_S, seconds), server=server)
+    return measure(target, load, Duration(WARM_UP_S, seconds), server=Server(target, "ensemble"))
+
+
+def only_application(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the application of a Serve config.
+
+    Raises:
+        ScriptError: there is not exactly one of this project.
+    """
+    found = list(configuration.ours(config))
+    if len(found) != 1:
+        raise ScriptError(f"a configuration of one application can be served here; this one has {len(found)}")
+    return found[0]

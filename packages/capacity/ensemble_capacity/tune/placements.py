@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from deployments.contract.names import COMBINER, INGRESS, LABELER, TRANSFORMER
-from ensemble_capacity.plan.profile import Placement
 from scripts import configuration
 
+Placement = Literal["inline", "separate"]
 NODES = {TRANSFORMER: "transformer", COMBINER: "combiner", LABELER: "labeler"}
-OPENVINO = "openvino"
 # What a replica may hold is the ingress' to bound; Serve's bounds are out of the way.
 MOST_CALLS = 1000
 # Of a core, per replica: a reservation, and no limit.
@@ -58,10 +57,8 @@ def _fixed(name: str, before: Mapping[str, Mapping[str, Any]], replicas: int) ->
     }
 
 
-def tuned(
-    config: Mapping[str, Any], *, threads: int | None, streams: int | None = None, ingress: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Set fields of the ingress, and the threads and streams of each member."""
+def tuned(config: Mapping[str, Any], *, threads: int | None, ingress: Mapping[str, Any]) -> dict[str, Any]:
+    """Set fields of the ingress, and the threads of each member, None for its share of the cores."""
     changed: dict[str, Any] = copy.deepcopy(dict(config))
     arguments = next(configuration.ours(changed))["args"]
     arguments["ingress"] = {**(arguments.get("ingress") or {}), **ingress}
@@ -69,14 +66,4 @@ def tuned(
         member.pop("threads", None)
         if threads is not None:
             member["threads"] = threads
-        if streams is not None and member.get("kind", OPENVINO) == OPENVINO:
-            member["streams"] = streams
     return changed
-
-
-def asking_all(config: dict[str, Any]) -> dict[str, Any]:
-    """Have every member of a cascade get every image: how many would exit is not known here."""
-    ensemble = next(configuration.ours(config))["args"].get("ensemble") or {}
-    if cascade := ensemble.get("cascade"):
-        cascade["exit_at"] = [1.0] * len(cascade["exit_at"])
-    return config
