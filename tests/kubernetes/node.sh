@@ -132,13 +132,15 @@ down() {
   [ -d "$K/run" ] || return 0
   "$K/kubectl" delete rayservice,deployment --all --timeout=40s || true
   "$K/kubectl" delete pod --all --force --grace-period=0 > /dev/null 2>&1 || true
+  local pods; pods=$(for each in $(containers containers list --quiet); do
+    containers containers info "$each" | grep -o 'cni-[-0-9a-f]*'; done | sort -u)
   tac "$K/run/processes" | while read -r process name; do [ "$name" = containerd ] || kill "$process" || true; done
   sleep 3
   for each in $(containers tasks list --quiet); do containers tasks rm --force "$each" > /dev/null || true; done
   tac "$K/run/processes" | while read -r process _; do kill -KILL "$process" 2> /dev/null || true; done
   sleep 1
   kill "$(cat "$K/run/anchor")"
-  ip netns delete $NAME
+  for each in $NAME $pods; do ip netns delete "$each" 2> /dev/null || true; done
   find /sys/fs/cgroup -depth -type d \( -path "*/kubepods/*" -o -path "*/k8s.io/*" -o -name kubepods -o -name k8s.io \) \
     -exec rmdir {} + 2> /dev/null || true
   rm -rf "$K/run" "$K/kubelet" "$K/cni/addresses"
