@@ -64,7 +64,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 PLUGINS = $(patsubst %/pyproject.toml,%,$(wildcard packages/plugins/*/pyproject.toml))
 OURS = $(addprefix --no-emit-package ensemble-,serving client models capacity lab $(notdir $(PLUGINS)))
 # What is installed with the server.
-BASE = packages/client packages/models $(PLUGINS)
+BASE = packages/client packages/models packages/capacity $(PLUGINS)
 
 REMOTE = $(COMPILE) --no-annotate $(UPGRADE) - --output-file tests/server/remote/requirements
 lock: $(VENV)/dev.installed
@@ -122,9 +122,9 @@ $(VENV)/imagenet.installed: requirements-imagenet.lock $(VENV)/serve.installed
 $(PHOTOGRAPHS): build/photographs/%/1/metadata.json: | $(VENV)/imagenet.installed
 	$(BIN)/ensemble prepare $* --repository build/photographs
 
-$(VENV)/dev.installed: requirements-dev.lock packages/capacity/pyproject.toml lab/pyproject.toml $(VENV)/imagenet.installed
+$(VENV)/dev.installed: requirements-dev.lock lab/pyproject.toml $(VENV)/imagenet.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e packages/capacity -e lab
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e lab
 	touch $@
 
 $(VENV)/train.installed: $(VENV)/dev.installed

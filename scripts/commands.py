@@ -9,6 +9,5 @@ COMMANDS = {
         "classify": ("scripts.classify", "Classifies images with a running server."),
         "doctor": ("scripts.doctor.__main__", "Checks this machine and a configuration."),
         "keys": ("scripts.keys", "Makes, lists, replaces and removes API keys."),
-        "trace": ("scripts.trace.__main__", "Draws a trace from a file or from Jaeger."),
     },
 }

@@ -33,7 +33,7 @@ from lab.experiments.experiment import Here, declared
 from lab.pictures import Bar, Groups
 from lab.rows import Part, Row, Rows
 from scripts.errors import ScriptError
-from scripts.trace.spans import Span, read_traces
+from ensemble_capacity.trace.spans import Span, read_traces
 
 ARROW, ELSEWHERE = " to ", "its server's "
 # By how much of the latency its parts may miss it.

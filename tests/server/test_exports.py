@@ -47,7 +47,7 @@ def test_what_waits_is_exported_at_shutdown_and_the_file_is_drawn(repository, tm
             answers = [*pool.map(lambda _: post(server, pictures.jpeg(40, 60)), range(10))]
         assert not [file for file in (tmp_path / "traces").glob("*") if file.stat().st_size]
     expected = {answer.json()["trace_id"] for answer in answers}
-    command = [sys.executable, "-m", "scripts.trace", "--last", "10", "--json"]
+    command = [sys.executable, "-m", "ensemble_capacity.trace", "--last", "10", "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     drawn = json.loads(done.stdout)

@@ -9,7 +9,7 @@ from lab.benchmark.workloads import workload
 from lab.experiments import experiment, hops
 from lab.experiments.hops import divided
 from scripts.errors import ScriptError
-from scripts.trace.spans import Span
+from ensemble_capacity.trace.spans import Span
 
 TRACE, US = "aa" * 16, 1000
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.experiments.hops import path
-from scripts.trace.spans import Span
+from ensemble_capacity.trace.spans import Span
 
 
 def span(identifier, parent, name, start, end):

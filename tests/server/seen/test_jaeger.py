@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from deployments.observe.exporters import FileSpanExporter
-from scripts.trace.spans import read_jaeger
+from ensemble_capacity.trace.spans import read_jaeger
 from tests.conftest import ROOT
 from tests.server.clients import Grpc, infer_request
 from tests.server.load import Load
@@ -174,7 +174,7 @@ def test_a_file_of_traces_is_accepted(jaeger, tmp_path):
 def test_what_it_holds_is_drawn(server, jaeger, tmp_path):
     trace_id = over_http(server, None)
     whole(jaeger, trace_id)
-    command = [sys.executable, "-m", "scripts.trace", "--jaeger", jaeger.url]
+    command = [sys.executable, "-m", "ensemble_capacity.trace", "--jaeger", jaeger.url]
     drawn = subprocess.run([*command, trace_id], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert trace_id in drawn
     assert all(name in drawn for name in SERVICES)

@@ -130,7 +130,7 @@ def test_a_command_that_is_not_installed_says_what_brings_it(name, where, remedy
 
 def test_help_lists_what_is_not_installed(monkeypatch):
     only(monkeypatch, OWN)
-    assert "\nNot installed: ensemble-capacity, with load, plan, tune, mirror, cost.\n" in cli.usage()
+    assert "\nNot installed: ensemble-capacity, with load, plan, tune, mirror, trace, cost.\n" in cli.usage()
 
 
 def test_other_distributions_add_commands_and_neither_break_nor_replace_ours(monkeypatch, tmp_path, capsys):

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from scripts.trace import __main__ as command
+from ensemble_capacity.trace import __main__ as command
 from tests.local_servers import HttpServer, Reply
 
 US = 1000
