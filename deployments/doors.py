@@ -50,6 +50,7 @@ PLUGINS = {
         "seldon", (PROTOCOLS,), ("/api/v1.0/", "/seldon.protos."), needs=("remote", "tensorflow-serving", "rollout")
     ),
     "feedback": Plugin("rollout", (FEATURES, PROTOCOLS), ("/feedback", "/ensemble.FeedbackService/")),
+    **{name: Plugin(name, (FEATURES,)) for name in ("cache", "cascade")},
     **dict.fromkeys(("canary", "shadow"), Plugin("rollout", (FEATURES,))),
     "loading": Plugin(
         "rollout", (FEATURES,), ("/v2/repository/models", "/inference.GRPCInferenceService/RepositoryModel")

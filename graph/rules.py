@@ -174,6 +174,7 @@ ARGUMENTS = (
         "the request sets its own",
         "lower it, or raise ingress.timeout_ms",
     ),
+    _of_feature("ensemble.cascade", "cascade"),
     _of_feature("members.*.canary", "canary"),
     _of_feature("members.*.share", "shadow"),
     _of_feature("access.operators", "loading"),
@@ -216,20 +217,20 @@ ARGUMENTS = (
     ),
     *(
         Rule(
-            f"cache.{name}",
-            lambda cache, _: cache.redis is not None,
+            f"features.cache.{name}",
+            lambda cache, _: cache.get("redis") is not None,
             "Redis has the entries, and bounds them itself",
             "remove it, and give Redis a `maxmemory`",
         )
         for name in ("max_bytes", "max_entries")
     ),
     *(
-        Rule(f"cache.{name}", lambda cache, _: cache.redis is None, "there is no Redis", "set cache.redis")
+        Rule(f"features.cache.{name}", lambda cache, _: not cache.get("redis"), "there is no Redis", "set cache.redis")
         for name in ("redis_timeout_ms", "redis_password_file")
     ),
     Rule(
-        "cache.per_key",
-        lambda cache, seen: cache.per_key and seen.config.access.keys is None,
+        "features.cache.per_key",
+        lambda cache, seen: cache["per_key"] and seen.config.access.keys is None,
         "there are no keys",
         "set access.keys",
         "refused",
@@ -379,7 +380,7 @@ def _found(rules: Iterable[Rule], verdict: str, root: Any, seen: Seen) -> Iterat
             for path, owner in _written(root, rule.field.split(".")):
                 if rule.holds(owner, seen):
                     why = rule.why if isinstance(rule.why, str) else rule.why(owner)
-                    yield Ineffective(f"{path}: {why}", rule.remedy)
+                    yield Ineffective(f"{path.removeprefix('features.')}: {why}", rule.remedy)
 
 
 def check_arguments(config: EnsembleConfig) -> None:

@@ -20,7 +20,7 @@ from deployments.members import Member
 from deployments.repository.address import RepositoryAddress, parse_repository
 from deployments.repository.repository import DEFAULT_ROOT
 from deployments.transformer.transformer import TransformerConfig
-from graph.sections import CacheSettings, EnsembleSettings
+from graph.sections import EnsembleSettings
 
 # Other paths below /v2/models than the members' names.
 TAKEN = frozenset({"ensemble", "stats"})
@@ -36,7 +36,6 @@ class EnsembleConfig(Schema):
     transformer: TransformerConfig = TransformerConfig()
     members: tuple[Member, ...] = Field(min_length=1, max_length=64, description="the models, each by its `kind`")
     ensemble: EnsembleSettings = EnsembleSettings()
-    cache: CacheSettings | None = Field(None, description="cache of the members' predictions; default: none")
     features: dict[str, dict[str, Any]] = Field(
         default={},
         description="features of other packages, by name or as `module:Class`, with the settings of each; a named one "

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import ByteSize, Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from deployments.combiner import VOTES, VOTES_HINT
-from deployments.contract.settings import MIB, Name, Schema
+from deployments.contract.settings import Name, Schema
 from graph.pipeline.member_client import QuorumSettings
 
 Sureness = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-URLS = ("redis://", "rediss://", "unix://")
-# Of what follows: at most the name of a user before `@`, and no option that is a password.
-WITHOUT_PASSWORD = re.compile(r"[a-z]+://([^:@/?#]*@)?(?!.*password=)[^@]*", re.IGNORECASE | re.DOTALL)
 
 
 class AuditSettings(Schema):
@@ -128,48 +123,6 @@ class EnsembleSettings(QuorumSettings):
                 f"under_load.exit_at needs {len(usual)} thresholds, none above the cascade's: {list(usual)}"
             )
         return self
-
-
-def bounded(schema: dict[str, Any]) -> None:
-    """Move the bounds of a size to the number in its JSON schema, where Pydantic has 0."""
-    schema["anyOf"][1] |= {"minimum": schema.pop("ge"), "maximum": schema.pop("le")}
-
-
-class CacheSettings(Schema):
-    """The cache: its place, its size, and how long entries stay."""
-
-    max_bytes: ByteSize = Field(
-        ByteSize(64 * MIB),
-        ge=64 * 1024,
-        le=1024 * 1024 * MIB,
-        description="memory of the entries in a process, such as 64MiB",
-        json_schema_extra=bounded,
-    )
-    max_entries: int = Field(1_000_000, ge=1, le=1_000_000_000, description="images cached in memory")
-    ttl_s: float = Field(
-        600.0, gt=0, le=31_536_000, allow_inf_nan=False, description="how long an image stays cached, seconds"
-    )
-    redis: str | None = Field(
-        None,
-        max_length=4096,
-        description="URL of a Redis that all processes share; default: the memory of each process",
-    )
-    redis_password_file: Path | None = Field(None, description="a file with the password of that Redis")
-    per_key: bool = Field(
-        False, description="whether each API key has entries of its own, so that no key sees what others sent"
-    )
-    redis_timeout_ms: int = Field(
-        50, ge=1, le=10_000, description="longest time for Redis, ms; a slower Redis counts as no cache"
-    )
-
-    @field_validator("redis")
-    @classmethod
-    def _is_url(cls, url: str | None) -> str | None:
-        if url is not None and not url.startswith(URLS):
-            raise ValueError(f"a URL begins with one of {', '.join(URLS)}")
-        if url is not None and not WITHOUT_PASSWORD.fullmatch(url):
-            raise ValueError("Serve logs it, so the password goes into a file that `redis_password_file` names")
-        return url
 
 
 class LoadingSettings(Schema):

@@ -25,7 +25,7 @@ class EnsembleSignature:
         preprocessing: what each member takes, by name.
         versions: of the model of each, by name; None where its server could not be asked.
         voters: the members whose predictions are combined.
-        identities: where there is a cache, what decides each member's scores besides the pixels, by name.
+        identities: where `features` names one, what decides each member's scores besides the pixels, by name.
         unlabelled: the members that leave their labels open, where others name theirs.
         sets_crop: see `MemberInterface`.
     """
@@ -73,7 +73,7 @@ def resolve_signatures(config: EnsembleConfig) -> EnsembleSignature:
         {name: each.version for name, each in signatures.items()},
         tuple(member.name for member in config.voters),
         # Read here, and not in the ingress, whose machine may have no model.
-        {} if config.cache is None else {each.name: each.identity(config.model_repository) for each in predicting},
+        {} if not config.features else {each.name: each.identity(config.model_repository) for each in predicting},
         tuple(name for name, told in signatures.items() if labels is not None and told.labels is None),
         config.transformer.crop_ratio is not None,
     )

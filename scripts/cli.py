@@ -46,7 +46,10 @@ ELSEWHERE = {
         ("packages/models",),
         ("init", "prepare", "quantize", "labels", "calibrate", "check", "tune-cascade", "shadow", "manifest"),
     ),
-    "ensemble-capacity": (("packages/models", "packages/capacity"), ("load", "plan", "tune", "mirror", "trace", "cost")),
+    "ensemble-capacity": (
+        ("packages/models", "packages/capacity"),
+        ("load", "plan", "tune", "mirror", "trace", "cost"),
+    ),
     "ensemble-lab": (
         ("packages/models", "packages/capacity", "lab"),
         ("train", "benchmark", "limit", "experiments", "faults", "pictures", "reference", "docs"),

@@ -26,6 +26,7 @@ from ensemble_capacity.load.load import Arrivals
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import DEGRADED
 from ensemble_capacity.serving import WARM_UP_S, serving
+from ensemble_capacity.trace.spans import Span, read_traces
 from ensemble_capacity.tune.placements import placed
 from ensemble_serving.transports import NoResponse, Transport, connect
 from lab.benchmark.workloads import photographs, workload
@@ -33,7 +34,6 @@ from lab.experiments.experiment import Here, declared
 from lab.pictures import Bar, Groups
 from lab.rows import Part, Row, Rows
 from scripts.errors import ScriptError
-from ensemble_capacity.trace.spans import Span, read_traces
 
 ARROW, ELSEWHERE = " to ", "its server's "
 # By how much of the latency its parts may miss it.

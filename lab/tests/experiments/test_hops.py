@@ -3,13 +3,13 @@ from dataclasses import replace
 
 import pytest
 
+from ensemble_capacity.trace.spans import Span
 from graph.config import parse
 from lab import reported
 from lab.benchmark.workloads import workload
 from lab.experiments import experiment, hops
 from lab.experiments.hops import divided
 from scripts.errors import ScriptError
-from ensemble_capacity.trace.spans import Span
 
 TRACE, US = "aa" * 16, 1000
 

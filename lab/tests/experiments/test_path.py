@@ -5,8 +5,8 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.experiments.hops import path
 from ensemble_capacity.trace.spans import Span
+from lab.experiments.hops import path
 
 
 def span(identifier, parent, name, start, end):

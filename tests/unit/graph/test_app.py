@@ -2,13 +2,13 @@ import pytest
 from ray.serve import Application
 
 from deployments.contract.errors import ConfigurationError
+from ensemble_cache.feature import Caching
+from ensemble_cascade.feature import Cascading
 from ensemble_rollout.feedback.feature import Feedback
 from ensemble_rollout.loading.feature import Loading
 from examples import own_build
 from graph.app import build, strategy
 from graph.config import parse
-from graph.features.cache.feature import Caching
-from graph.features.cascade.feature import Cascading
 from graph.features.feature import wanted
 from tests.networks import constant, store
 
@@ -107,7 +107,7 @@ def test_the_strategy_in_words(repository):
     )
 
 
-@pytest.mark.parametrize("feature", ["cascade", "cache", "canary", "shadow"])
+@pytest.mark.parametrize("feature", ["cascade", "canary", "shadow"])
 def test_a_feature_without_its_section_is_refused(repository, feature):
     with pytest.raises(
         ConfigurationError, match=rf"features\.{feature}: it takes part by `.*`, which the arguments lack"

@@ -152,14 +152,6 @@ def test_no_request_is_allowed_that_could_never_be_in_flight():
         parse({**TWO, "ingress": {"max_in_flight_bytes": 2**20}})
 
 
-def test_a_cache_tells_what_is_wrong_with_it():
-    parse({**TWO, "cache": {"max_bytes": "1GiB", "redis": "redis://localhost:6379/0"}})
-    with pytest.raises(ConfigurationError, match=r"cache\.redis: a URL begins with one of redis://"):
-        parse({**TWO, "cache": {"redis": "http://user:secret@localhost"}})
-    with pytest.raises(ConfigurationError, match=r"cache\.max_bytes"):
-        parse({**TWO, "cache": {"max_bytes": "much"}})
-
-
 def test_a_remote_member_may_have_a_canary_of_a_version_as_its_server_has_it():
     member = {
         "name": "r",

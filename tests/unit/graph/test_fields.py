@@ -26,18 +26,19 @@ from deployments.doors import MEMBERS, find_class, names
 from deployments.ingress.keys import digest
 from deployments.ingress.listeners.slot import APPLICATION, FUNCTIONS
 from deployments.members.versioned import VersionSettings
+from ensemble_cache.stores import CacheSettings, open_store
+from ensemble_cascade.feature import Cascading
+from ensemble_cascade.flow import LoadState
 from ensemble_remote.tensors import convert_pixels
 from ensemble_rollout.feedback.store import FeedbackSettings
 from graph import rules
 from graph.app import build
 from graph.config import EnsembleConfig, parse
-from graph.features.cache.stores import open_store
-from graph.features.cascade.feature import Cascading
-from graph.features.cascade.flow import LoadState
 from graph.pipeline.member_client import Member, Members
 from graph.placement import pinning
 from graph.sections import LoadingSettings
 from graph.signature import resolve_signatures
+from packages.plugins.cascade.tests.test_load import waited
 from scripts.configuration import check, check_arguments, doubts, ineffective, why_serve
 from scripts.keys import add as add_key
 from scripts.serve.front import in_front
@@ -47,7 +48,6 @@ from tests import pictures
 from tests.model_server import Abort, StandIn
 from tests.networks import brightness, constant, one_hot, store
 from tests.replica import served
-from tests.unit.graph.features.cascade.test_load import waited
 from tests.unit.graph.test_config import CONFIGS
 
 INLINE = {name: {"placement": "inline"} for name in ("transformer", "combiner", "labeler")}
@@ -548,9 +548,14 @@ def called(args):
     return convert_pixels(pixels, member.bind(undescribed(args)), member).tolist()
 
 
+def kept_in(args):
+    """The store of the cache."""
+    return open_store(CacheSettings.model_validate(parse(args).features["cache"]))
+
+
 def stored(args):
     """The time that Redis may take, and its password."""
-    options = open_store(parse(args).cache)._client.connection_pool.connection_kwargs
+    options = kept_in(args)._client.connection_pool.connection_kwargs
     return options["socket_timeout"], options["password"]
 
 
@@ -628,7 +633,7 @@ MADE = {
         "signature_name": (far(**TYPED, signature_name="other"), signature_called, far(**TYPED)),
     },
     "CacheSettings": {
-        "redis": ({"cache": {"redis": "redis://a"}}, lambda args: type(open_store(parse(args).cache)), {"cache": {}}),
+        "redis": ({"cache": {"redis": "redis://a"}}, lambda args: type(kept_in(args)), {"cache": {}}),
         "redis_timeout_ms": ({"cache": {"redis_timeout_ms": 9}}, stored, {"cache": {"redis": "redis://a"}}),
         "redis_password_file": (
             {"cache": {"redis_password_file": __file__}},
@@ -715,7 +720,8 @@ def listed_in(table):
 
 def test_every_field_has_an_entry_and_every_entry_a_field():
     kinds = [find_class(MEMBERS, name, MemberConfig) for name in names(MEMBERS)]
-    roots = (EnsembleConfig, *kinds, ShadowSettings, FeedbackSettings, VersionSettings, LoadingSettings)
+    others = (ShadowSettings, CacheSettings, FeedbackSettings, VersionSettings, LoadingSettings)
+    roots = (EnsembleConfig, *kinds, *others)
     known = {field for root in roots for field in fields(root)} - {("MemberConfig", "kind")}
     entries = [*listed_in(SERVED), *listed_in(MADE), *listed_in(ELSEWHERE)]
     assert set(entries) == known
@@ -963,6 +969,8 @@ def test_services_of_a_package_that_is_not_installed_are_told(root, without_plug
         (one(canary=CANARY), "ensemble-rollout"),
         ({"members": [ONE, SHADOW]}, "ensemble-rollout"),
         ({"feedback": {}}, "ensemble-rollout"),
+        (two(ensemble={"cascade": {"order": ["one", "six"], "exit_at": [0.5]}}), "ensemble-cascade"),
+        ({"cache": {}}, "ensemble-cache"),
         ({"access": {"operators": "anyone"}}, "ensemble-rollout"),
     ],
 )

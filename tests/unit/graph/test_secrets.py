@@ -5,7 +5,9 @@ import traceback
 import pytest
 
 from deployments.contract.errors import ConfigurationError
+from ensemble_cache.stores import CacheSettings
 from graph.config import parse
+from graph.features.feature import wanted
 
 MEMBERS = {"members": [{"name": "m"}]}
 WITH_SECRETS = {
@@ -30,7 +32,7 @@ WITH_SECRETS = {
 @pytest.mark.parametrize("url", WITH_SECRETS)
 def test_an_address_with_a_secret_is_refused_and_not_quoted(url):
     with pytest.raises(ConfigurationError) as caught:
-        parse({**MEMBERS, **WITH_SECRETS[url](url)})
+        wanted(parse({**MEMBERS, **WITH_SECRETS[url](url)}))
     assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
 
@@ -38,9 +40,9 @@ def test_an_address_with_a_secret_is_refused_and_not_quoted(url):
 def test_one_without_is_taken(url, tmp_path):
     section = {"redis": url, "redis_password_file": str(tmp_path / "password")}
     (tmp_path / "password").write_text("hunter2")
-    assert parse({**MEMBERS, "cache": section}).cache.redis == url
+    assert CacheSettings.model_validate(section).redis == url
 
 
 def test_the_hint_names_the_file():
-    with pytest.raises(ConfigurationError, match=r"cache\.redis: .* goes into a file that `redis_password_file` names"):
-        parse({**MEMBERS, "cache": {"redis": "redis://:hunter2@host"}})
+    with pytest.raises(ConfigurationError, match=r"cache: redis: .* goes into a file that `redis_password_file` names"):
+        wanted(parse({**MEMBERS, "cache": {"redis": "redis://:hunter2@host"}}))

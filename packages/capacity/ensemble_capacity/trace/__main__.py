@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 
 from deployments.observe.exporters import FOLDER
-from scripts.errors import ScriptError, errors_in_one_line, positive
-from scripts.flags import console, described
 from ensemble_capacity.trace.spans import Trace, read_jaeger, read_traces
 from ensemble_capacity.trace.waterfall import draw, svg
+from scripts.errors import ScriptError, errors_in_one_line, positive
+from scripts.flags import console, described
 
 
 def choose(traces: list[Trace], beginning: str | None, slowest: bool, last: int) -> list[Trace]:

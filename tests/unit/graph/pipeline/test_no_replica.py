@@ -7,7 +7,7 @@ import pytest
 
 from deployments.contract.batch import Work
 from deployments.contract.errors import NoReplica
-from graph.features.cascade.flow import Cascade
+from ensemble_cascade.flow import Cascade
 from graph.pipeline.member_client import MAX_LATE, Member, MemberClient
 from graph.pipeline.pipeline import Ensemble
 from graph.sections import EnsembleSettings

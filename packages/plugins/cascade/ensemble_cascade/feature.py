@@ -12,8 +12,8 @@ from msgspec import Meta
 from deployments.contract.nodes import Node
 from deployments.ingress.protocol import Report
 from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
-from graph.features.cascade.audit import Audit, AuditCounters
-from graph.features.cascade.flow import Cascade, LoadState
+from ensemble_cascade.audit import Audit, AuditCounters
+from ensemble_cascade.flow import Cascade, LoadState
 from graph.features.feature import Feature, Site
 from graph.features.proportion import Proportion, proportion
 from graph.pipeline.member_client import Member

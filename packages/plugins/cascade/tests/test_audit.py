@@ -5,9 +5,9 @@ import pytest
 from pydantic import ValidationError
 
 from deployments.contract.item import Item
-from graph.features.cascade.audit import FEWEST, WINDOW, Audit, interval
-from graph.features.cascade.feature import counters, exit_stats
-from graph.features.cascade.flow import Stage
+from ensemble_cascade.audit import FEWEST, WINDOW, Audit, interval
+from ensemble_cascade.feature import counters, exit_stats
+from ensemble_cascade.flow import Stage
 from graph.sections import EnsembleSettings
 from tests.batches import batch
 

@@ -3,9 +3,10 @@ from types import ModuleType
 
 import pytest
 
+from ensemble_cache import feature
+from ensemble_cache.feature import identity
+from ensemble_cache.stores import CacheSettings
 from graph.config import parse
-from graph.features.cache import feature
-from graph.features.cache.feature import identity
 from graph.features.feature import Feature
 from graph.signature import resolve_signatures
 from tests.networks import brightness, constant, one_hot, store
@@ -15,7 +16,7 @@ def digest(root, *members, **args):
     config = parse(
         {"model_repository": str(root), "members": [{"name": m} for m in members or ("a", "b")], "cache": {}, **args}
     )
-    return identity(config, resolve_signatures(config))
+    return identity(config, resolve_signatures(config), CacheSettings.model_validate(config.features["cache"]))
 
 
 @pytest.fixture

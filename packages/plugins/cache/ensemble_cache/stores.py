@@ -1,17 +1,20 @@
-"""Where a cache keeps its entries: in this process' memory, or in a Redis that several processes share."""
+"""The settings of a cache, and where it keeps its entries: in this process' memory, or in a Redis for several."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+from pydantic import ByteSize, Field, field_validator, model_validator
 
 from deployments.contract.errors import ConfigurationError
-from graph.sections import CacheSettings
+from deployments.contract.settings import MIB, Schema
 
 logger = logging.getLogger("ray.serve")
 
@@ -21,6 +24,57 @@ OVERHEAD = 260
 PAUSE_S = 1.0
 # Entries that are being written to Redis; further ones are dropped.
 MAX_WRITES = 256
+URLS = ("redis://", "rediss://", "unix://")
+# Of what follows: at most the name of a user before `@`, and no option that is a password.
+WITHOUT_PASSWORD = re.compile(r"[a-z]+://([^:@/?#]*@)?(?!.*password=)[^@]*", re.IGNORECASE | re.DOTALL)
+
+
+def bounded(schema: dict[str, Any]) -> None:
+    """Move the bounds of a size to the number in its JSON schema, where Pydantic has 0."""
+    schema["anyOf"][1] |= {"minimum": schema.pop("ge"), "maximum": schema.pop("le")}
+
+
+class CacheSettings(Schema):
+    """The cache: its place, its size, and how long entries stay."""
+
+    max_bytes: ByteSize = Field(
+        ByteSize(64 * MIB),
+        ge=64 * 1024,
+        le=1024 * 1024 * MIB,
+        description="memory of the entries in a process, such as 64MiB",
+        json_schema_extra=bounded,
+    )
+    max_entries: int = Field(1_000_000, ge=1, le=1_000_000_000, description="images cached in memory")
+    ttl_s: float = Field(
+        600.0, gt=0, le=31_536_000, allow_inf_nan=False, description="how long an image stays cached, seconds"
+    )
+    redis: str | None = Field(
+        None,
+        max_length=4096,
+        description="URL of a Redis that all processes share; default: the memory of each process",
+    )
+    redis_password_file: Path | None = Field(None, description="a file with the password of that Redis")
+    per_key: bool = Field(
+        False, description="whether each API key has entries of its own, so that no key sees what others sent"
+    )
+    redis_timeout_ms: int = Field(
+        50, ge=1, le=10_000, description="longest time for Redis, ms; a slower Redis counts as no cache"
+    )
+
+    @field_validator("redis")
+    @classmethod
+    def _is_url(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(URLS):
+            raise ValueError(f"a URL begins with one of {', '.join(URLS)}")
+        if url is not None and not WITHOUT_PASSWORD.fullmatch(url):
+            raise ValueError("Serve logs it, so the password goes into a file that `redis_password_file` names")
+        return url
+
+    @model_validator(mode="after")
+    def _can_be_opened(self) -> Self:
+        # Here as well, so that errors are reported before anything starts.
+        open_store(self)
+        return self
 
 
 class Store:

@@ -15,13 +15,12 @@ from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item, ItemNote
 from deployments.contract.nodes import Flow
 from deployments.contract.options import Options
+from ensemble_cache.feature import CacheMetrics
+from ensemble_cache.flow import DECODER, Cache
+from ensemble_cache.stores import CacheSettings, Memory
+from ensemble_cascade.flow import LoadShed
 from ensemble_rollout.record import Trials
 from ensemble_serving.answer import CacheStatus
-from graph.features.cache.feature import CacheMetrics
-from graph.features.cache.flow import DECODER, Cache
-from graph.features.cache.stores import Memory
-from graph.features.cascade.flow import LoadShed
-from graph.sections import CacheSettings
 from tests.batches import batch, errors, notes
 
 
@@ -363,9 +362,7 @@ async def test_who_takes_no_more_parts_leaves_nobody_waiting():
 
 async def test_what_a_part_took_is_counted_without_what_others_did_meanwhile(monkeypatch):
     clock, took = [0.0], []
-    monkeypatch.setattr(
-        "graph.features.cache.flow.time", SimpleNamespace(time=time.time, perf_counter=lambda: clock[0])
-    )
+    monkeypatch.setattr("ensemble_cache.flow.time", SimpleNamespace(time=time.time, perf_counter=lambda: clock[0]))
 
     class Kept(Memory):
         def keep(self, key, content):

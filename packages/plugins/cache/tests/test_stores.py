@@ -6,8 +6,10 @@ import pytest
 import redis
 
 from deployments.contract.errors import ConfigurationError
-from graph.features.cache import stores
-from graph.features.cache.stores import OVERHEAD, Memory, Redis
+from ensemble_cache import stores
+from ensemble_cache.stores import OVERHEAD, Memory, Redis
+from graph.config import parse
+from graph.features.feature import wanted
 from tests.redis import running
 
 
@@ -144,3 +146,15 @@ async def test_a_password_comes_from_a_file_and_is_not_told(tmp_path, caplog):
 def test_a_password_that_can_not_be_read_is_named(tmp_path):
     with pytest.raises(ConfigurationError, match=r"redis_password_file: can't read .*FileNotFoundError"):
         Redis("redis://localhost", 60, 1, tmp_path / "none")
+
+
+def test_a_section_says_what_is_wrong_with_it():
+    members = {"members": [{"name": "m"}]}
+    wanted(parse({**members, "cache": {"max_bytes": "1GiB", "redis": "redis://localhost:6379/0"}}))
+    for wrong, told in (
+        ({"redis": "http://user:secret@localhost"}, r"cache: redis: a URL begins with one of redis://"),
+        ({"redis": "redis://localhost:port"}, r"cache\.redis: "),
+        ({"max_bytes": "much"}, r"cache: max_bytes: "),
+    ):
+        with pytest.raises(ConfigurationError, match=told):
+            wanted(parse({**members, "cache": wrong}))

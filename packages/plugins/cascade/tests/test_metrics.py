@@ -1,6 +1,6 @@
 from deployments.observe import metrics as observed
-from graph.features.cascade import feature as metrics
-from graph.features.cascade.feature import follow_audit
+from ensemble_cascade import feature as metrics
+from ensemble_cascade.feature import follow_audit
 from tests.metrics import recorded
 
 

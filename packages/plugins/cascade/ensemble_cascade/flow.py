@@ -19,7 +19,7 @@ from deployments.contract.member import NO_SCORES
 from deployments.contract.nodes import Flow, Node, Part
 from deployments.contract.options import LOWER
 from deployments.contract.payload import MemberProbabilities, PixelSets, Probabilities
-from graph.features.cascade.audit import Audit
+from ensemble_cascade.audit import Audit
 from graph.pipeline.background import PATIENCE_MS, Background, unhurried
 from graph.pipeline.member_client import Member, MemberClient, MemberOutcome, Members, QuorumSettings, answered
 from graph.pipeline.pipeline import merge_member_outputs, split

@@ -10,9 +10,9 @@ from deployments.contract.batch import Work
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item, Note, Step
 from deployments.contract.options import Options
-from graph.features.cascade.audit import Audit
-from graph.features.cascade.feature import counters
-from graph.features.cascade.flow import Cascade, LoadShed, LoadState
+from ensemble_cascade.audit import Audit
+from ensemble_cascade.feature import counters
+from ensemble_cascade.flow import Cascade, LoadShed, LoadState
 from graph.pipeline.member_client import Member
 from graph.pipeline.pipeline import Ensemble, Pipeline
 from graph.sections import EnsembleSettings, UnderLoadSettings

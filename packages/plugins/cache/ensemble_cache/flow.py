@@ -23,8 +23,8 @@ from deployments.contract.item import Item, ItemNote
 from deployments.contract.nodes import Flow, Node, Part, as_flow
 from deployments.contract.options import prediction_options
 from deployments.contract.payload import MemberProbabilities
+from ensemble_cache.stores import Store
 from ensemble_serving.answer import CacheStatus, Version
-from graph.features.cache.stores import Store
 
 OPERATION = "cache"
 # hashlib releases the interpreter lock for more bytes, and the event loop then waits until it has the lock again.

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item, Note, Step
 from deployments.contract.options import Options
-from graph.features.cascade.flow import LoadState
+from ensemble_cascade.flow import LoadState
 from graph.sections import EnsembleSettings, UnderLoadSettings
 
 

@@ -1,6 +1,6 @@
 from deployments.observe import metrics as observed
-from graph.features.cache import feature
-from graph.features.cache.feature import CacheMetrics
+from ensemble_cache import feature
+from ensemble_cache.feature import CacheMetrics
 from tests.metrics import recorded
 
 

@@ -12,8 +12,8 @@ from deployments.contract.item import Item, name_of
 from deployments.contract.nodes import Node
 from deployments.members.arithmetic import arithmetic
 from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
-from graph.features.cache.flow import Cache
-from graph.features.cache.stores import Store, open_store
+from ensemble_cache.flow import Cache
+from ensemble_cache.stores import CacheSettings, Store, open_store
 from graph.features.feature import Feature, Site, wanted
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
@@ -22,7 +22,7 @@ from graph.signature import EnsembleSignature
 FORM = 3
 
 
-def identity(config: EnsembleConfig, agreed: EnsembleSignature) -> bytes:
+def identity(config: EnsembleConfig, agreed: EnsembleSignature, settings: CacheSettings) -> bytes:
     """Digest the members' models, their pixels, what features change predictions by, and the CPU where others read."""
     features = {name_of(each.feature): each.feature.decides(config) for each in wanted(config)}
     decides: dict[str, Any] = {
@@ -31,7 +31,7 @@ def identity(config: EnsembleConfig, agreed: EnsembleSignature) -> bytes:
         "pixels": {name: agreed.preprocessing[name].key for name in agreed.identities},
         "features": {name: decided for name, decided in features.items() if decided is not None},
     }
-    if config.cache is not None and config.cache.redis is not None:
+    if settings.redis is not None:
         # Other machines share the entries.
         decides["arithmetic"] = arithmetic(config.nodes)
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).digest()
@@ -74,20 +74,15 @@ class Caching(Feature):
     """Puts a cache before transformer and members; each request combines the predictions anew."""
 
     order = 50
-    section = "cache"
     keeps_predictions = True
+    Settings = CacheSettings
 
     def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, site: Site) -> None:
-        assert config.cache is not None
-        self._settings, self._identity, self._classes = config.cache, identity(config, agreed), len(agreed.labels)
+        assert isinstance(site.settings, CacheSettings)
+        self._settings, self._classes = site.settings, len(agreed.labels)
+        self._identity = identity(config, agreed, site.settings)
         self._cache: Cache | None = None
         self._loaded = site.loaded
-
-    @classmethod
-    def wanted(cls, config: EnsembleConfig) -> bool:
-        """Tell whether there is a section `cache`; raise ConfigurationError for a Redis that can't be used."""
-        # Made here as well, so that errors are reported before anything starts.
-        return config.cache is not None and open_store(config.cache) is not None
 
     def around_predictions(self, predicts: Node[Any, Any]) -> Node[Any, Any]:
         """Put the cache before the node that predicts."""

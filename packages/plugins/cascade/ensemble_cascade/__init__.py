@@ -1,0 +1,1 @@
+"""Members one after the other, until the called members are sure together."""
