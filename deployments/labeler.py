@@ -44,9 +44,10 @@ class Labeler:
         """Label probabilities, float32 [N,C]: one answer per row."""
         work = Work(OPERATION, batch)
         live = [item for item in work.batch.items if item.error is None]
-        return work.done([self._answer(item, row) for item, row in zip(live, work.payload, strict=True)])
+        return work.done([self.answer(item, row) for item, row in zip(live, work.payload, strict=True)])
 
-    def _answer(self, item: Item, row: Probabilities) -> Answer:
+    def answer(self, item: Item, row: Probabilities) -> Answer:
+        """Label the probabilities of one image, float32 [C]."""
         options = item.options
         k = options.top_k or self.settings.top_k
         best = [int(row.argmax())] if k == 1 else np.argsort(-row, kind="stable")[:k].tolist()

@@ -12,7 +12,7 @@ from typing import Any, cast
 from ray._private import node, parameter
 
 from deployments.contract.hosts import LOOPBACK
-from deployments.ray_internals.ray_env import set_switches
+from deployments.ray_internals.compatibility import set_switches
 
 # The first node has the machine's cores already.
 CPUS = 2

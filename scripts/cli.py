@@ -2,7 +2,6 @@
 
 ensemble serve
 ensemble classify tests/cat.jpg
-ensemble doctor
 eval "$(ensemble completion)"      # in bash, or in zsh after bashcompinit
 """
 
@@ -44,7 +43,7 @@ ENTRY_POINTS = "ensemble_serving.commands"
 ELSEWHERE = {
     "ensemble-models": (
         ("packages/models",),
-        ("init", "prepare", "quantize", "labels", "calibrate", "check", "tune-cascade", "shadow", "manifest"),
+        ("doctor", "init", "prepare", "quantize", "labels", "calibrate", "check", "tune-cascade", "shadow", "manifest"),
     ),
     "ensemble-capacity": (
         ("packages/models", "packages/capacity"),

@@ -7,7 +7,6 @@ COMMANDS = {
         "join": ("scripts.serve.join", "Joins this machine to the cluster of a server, and serves on it."),
         "deploy": ("scripts.serve.deploy", "Deploys a changed configuration to a running server."),
         "classify": ("scripts.classify", "Classifies images with a running server."),
-        "doctor": ("scripts.doctor.__main__", "Checks this machine and a configuration."),
         "keys": ("scripts.keys", "Makes, lists, replaces and removes API keys."),
     },
 }

@@ -1,14 +1,16 @@
-"""Host names and addresses, as in configurations and in the header `Host`."""
+"""Host names and addresses, as in configurations and in the header `Host`; and the address of this machine."""
 
 from __future__ import annotations
 
 import ipaddress
+import os
 
+LOOPBACK = "127.0.0.1"
 # The environment variable for the port where a Ray that `ensemble serve` starts exports metrics.
 RAY_METRICS_SETTING = "RAY_METRICS_PORT"
-# That for the address of this machine in a cluster of several, where they are then.
-HOST_SETTING = "ENSEMBLE_HOST_ADDRESS"
-LOOPBACK = "127.0.0.1"
+# Environment variables of a cluster of several machines: the address under which the others reach this one, and the
+# port of the head; and Ray's own default for that port.
+HOST_ADDRESS, CLUSTER_PORT, DEFAULT_CLUSTER_PORT = "ENSEMBLE_HOST_ADDRESS", "ENSEMBLE_CLUSTER_PORT", 6379
 
 
 def is_address(host: str) -> bool:
@@ -23,3 +25,22 @@ def is_address(host: str) -> bool:
 def is_loopback(host: str) -> bool:
     """Tell whether an address or a name stands for the loopback interface."""
     return ipaddress.ip_address(host).is_loopback if is_address(host) else host == "localhost"
+
+
+def host_address() -> str:
+    """Return this machine's address in its cluster; loopback where it is the only machine."""
+    return os.environ.get(HOST_ADDRESS, LOOPBACK)
+
+
+def is_in_cluster() -> bool:
+    """Tell whether this machine belongs to a cluster of several machines."""
+    return HOST_ADDRESS in os.environ
+
+
+def cluster_port() -> int:
+    """Return the port that machines join at; 0, for any port, if this machine is the only one.
+
+    Raises:
+        ValueError: the environment variable is no number.
+    """
+    return int(os.environ.get(CLUSTER_PORT, DEFAULT_CLUSTER_PORT)) if is_in_cluster() else 0

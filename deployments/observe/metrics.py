@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -180,70 +180,50 @@ class Metrics:
             self._member_predictions.add(name, agrees, count=count)
 
 
-def report_state(nodes: Mapping[str, Any], edges: Mapping[str, Any] | None = None) -> None:
-    """Report a process' CPU seconds and memory, its members' versions and its open connections, again and again.
+class StateReport:
+    """Reports a process' CPU seconds and memory, its members' versions and addresses, and its open connections."""
 
-    Args:
-        nodes: this process' nodes, by name.
-        edges: by the name of a separate node, its client, which has the number of open `connections`.
-    """
-    opened = TaggedGauge("ensemble_edge_connections", "Open connections to a node.", "node")
-    cpu = Counter("ensemble_process_cpu_seconds", "CPU time of the node's process, user and system.")
-    memory = TaggedGauge("ensemble_process_resident_memory_bytes", "Resident memory of the node's process.")
-    reports, process, used_s = (_version_report(nodes.values()), _address_report(nodes.values())), psutil.Process(), 0.0
+    def __init__(self, nodes: Mapping[str, Any], edges: Mapping[str, Any] | None = None) -> None:
+        """Set this process' nodes by name, and by the name of a separate node its client, which has `connections`."""
+        self._nodes, self._edges = nodes.values(), edges or {}
+        self._process, self._used_s, self._refused = psutil.Process(), 0.0, Tally[str]()
+        self._opened = TaggedGauge("ensemble_edge_connections", "Open connections to a node.", "node")
+        self._cpu = Counter("ensemble_process_cpu_seconds", "CPU time of the node's process, user and system.")
+        self._memory = TaggedGauge("ensemble_process_resident_memory_bytes", "Resident memory of the node's process.")
+        self._version = TaggedGauge("ensemble_member_version", "A member's model version.", "member")
+        self._refusals = TaggedCounter(
+            "ensemble_model_refused",
+            "Versions of a member's model that were refused; the current one stayed in service.",
+            "member",
+        )
+        self._addresses = TaggedGauge(
+            "ensemble_remote_addresses",
+            "Addresses of a member's server: asked, or left_alone because they are ejected.",
+            *("member", "state"),
+        )
 
-    def report() -> None:
-        nonlocal used_s
-        before, used_s = used_s, time.process_time()
-        if used_s > before:
-            cpu.inc(used_s - before)
-        memory.set(process.memory_info().rss)
-        for each in reports:
-            each()
-        for name, edge in (edges or {}).items():
-            opened.set(edge.connections, name)
+    def __call__(self) -> None:
+        """Report."""
+        before, self._used_s = self._used_s, time.process_time()
+        if self._used_s > before:
+            self._cpu.inc(self._used_s - before)
+        self._memory.set(self._process.memory_info().rss)
+        for name, edge in self._edges.items():
+            self._opened.set(edge.connections, name)
+        for node in self._nodes:
+            if isinstance(node, Versioned):
+                self._report_version(node)
+            if isinstance(node, Remote):
+                for state, count in zip(("asked", "left_alone"), node.addresses(), strict=True):
+                    self._addresses.set(count, node.name, state)
 
-    report_periodically(report, "metrics")
-
-
-def _version_report(nodes: Collection[Any]) -> Callable[[], None]:
-    """Make a function that reports the model versions of nodes, and the number of refused versions."""
-    version = TaggedGauge("ensemble_member_version", "A member's model version.", "member")
-    refusals = TaggedCounter(
-        "ensemble_model_refused",
-        "Versions of a member's model that were refused; the current one stayed in service.",
-        "member",
-    )
-    versioned = [node for node in nodes if isinstance(node, Versioned)]
-    counted: Tally[str] = Tally()
-
-    def report() -> None:
-        for node in versioned:
-            # A remote server's version need not be a number.
-            if str(node.version).isdecimal():
-                version.set(int(node.version), node.name)
-            refused = getattr(node, "refused", 0)
-            refusals.add(node.name, count=refused - counted[node.name])
-            counted[node.name] = refused
-
-    return report
-
-
-def _address_report(nodes: Collection[Any]) -> Callable[[], None]:
-    """Make a function that reports the health of the addresses of remote members' servers."""
-    addresses = TaggedGauge(
-        "ensemble_remote_addresses",
-        "Addresses of a member's server: asked, or left_alone because they are ejected.",
-        *("member", "state"),
-    )
-    remote = [node for node in nodes if isinstance(node, Remote)]
-
-    def report() -> None:
-        for member in remote:
-            for state, count in zip(("asked", "left_alone"), member.addresses(), strict=True):
-                addresses.set(count, member.name, state)
-
-    return report
+    def _report_version(self, node: Versioned) -> None:
+        # A remote server's version need not be a number.
+        if str(node.version).isdecimal():
+            self._version.set(int(node.version), node.name)
+        refused = getattr(node, "refused", 0)
+        self._refusals.add(node.name, count=refused - self._refused[node.name])
+        self._refused[node.name] = refused
 
 
 def report_periodically(report: Callable[[], None], name: str) -> None:

@@ -1,4 +1,4 @@
-"""The names of Ray that this project uses beyond Ray's public interface, and the fallback for a Ray without a name.
+"""What this project uses beyond Ray's public interface: its own switches, and names, with a fallback for each.
 
 Each part is looked for before it is used. `docs/compatibility.md` says what each one gains.
 """
@@ -6,12 +6,25 @@ Each part is looked for before it is used. `docs/compatibility.md` says what eac
 from __future__ import annotations
 
 import logging
+import os
 import pkgutil
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 
 logger = logging.getLogger("ray.serve")
+
+# Of Ray's processes; its documentation does not have them.
+SWITCHES = {
+    # Agents notice the raylet's end by a pipe. Otherwise they look at their parent process five times in two seconds,
+    # and the parent of a forked process is not the raylet.
+    "RAY_enable_pipe_based_agent_to_parent_health_check": "1",
+    # The raylet's store of objects is connected to as soon as it listens, not a second later, and for as long as usual.
+    "RAY_raylet_client_connect_timeout_milliseconds": "20",
+    "RAY_raylet_client_num_connect_attempts": "500",
+    # Ray runs its workers with niceness 15, as work in the background. Replicas answer requests.
+    "RAY_worker_niceness": "0",
+}
 
 
 @dataclass(frozen=True)
@@ -94,3 +107,9 @@ DASHBOARD_ADDRESS = Internal(
     "members are loaded and unloaded only while Serve's REST interface has Ray's own port, 8265",
     ("ray.experimental.internal_kv:_internal_kv_get",),
 )
+
+
+def set_switches() -> None:
+    """Set the switches in the environment, except switches that it already has."""
+    for name, value in SWITCHES.items():
+        os.environ.setdefault(name, value)

@@ -26,8 +26,7 @@ from typing import Any
 
 import numpy
 
-from deployments.ray_internals.compatibility import FORKS
-from deployments.ray_internals.ray_env import set_switches
+from deployments.ray_internals.compatibility import FORKS, set_switches
 
 # What a replica, Serve's controller and Ray's agents import, except for OpenVINO: it starts a thread as it is imported,
 # which a forked process would lack.

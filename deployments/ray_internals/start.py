@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import sys
 from contextlib import redirect_stdout
 from importlib import metadata
@@ -18,11 +19,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from deployments.contract.hosts import LOOPBACK
-from deployments.ray_internals.address import cluster_port, free_port, host_address, metrics_port
-from deployments.ray_internals.compatibility import AGENT, SERVE_INTERFACE, START_HOOK, WORKER_HOOK
+from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING, cluster_port, host_address
+from deployments.ray_internals.compatibility import AGENT, SERVE_INTERFACE, START_HOOK, WORKER_HOOK, set_switches
 from deployments.ray_internals.dashboard import PORT
-from deployments.ray_internals.ray_env import set_switches
 
 # The file of Ray's folder with the address of the head, and the port of Ray Client's server.
 ADDRESS, CLIENT_PORT = "ray_current_cluster", 10001
@@ -76,6 +75,20 @@ def join(folder: Path, address: str) -> dict[str, Any]:
     lacks = ray_start(folder, *options)
     warnings = [lacks] if lacks else []
     return {"session": session(folder), "metrics": f"{host_address()}:{port}", "warnings": warnings}
+
+
+def metrics_port() -> int:
+    """Return the port of this machine's metrics: the port that the environment names, or any free port."""
+    return int(os.environ.get(RAY_METRICS_SETTING, 0)) or free_port()
+
+
+def free_port(first: int = 0) -> int:
+    """Find a port that nothing listens on: this one or the next that is free, or any for 0."""
+    try:
+        with socket.create_server((LOOPBACK, first)) as probe:
+            return int(probe.getsockname()[1])
+    except OSError:
+        return free_port(first + 1)
 
 
 def session(folder: Path) -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from math import prod
-
 import numpy as np
 import openvino as ov
 from openvino import opset13
@@ -13,8 +10,6 @@ from openvino.preprocess import PrePostProcessor
 from deployments.repository.errors import ModelError, reason
 from deployments.repository.layout import layout_of
 from deployments.repository.repository import Model
-
-PRECISIONS = ("FP32", "FP16", "INT8")
 
 
 def load(model: Model) -> ov.Model:
@@ -27,7 +22,7 @@ def load(model: Model) -> ov.Model:
         ModelError: the files are damaged, or the model is no image classifier.
     """
     model.verify()
-    network = _read(model)
+    network = read(model)
     if len(network.inputs) != 1 or len(network.outputs) != 1:
         raise ModelError(
             f"model {model.name!r} has {len(network.inputs)} inputs and {len(network.outputs)} outputs; "
@@ -58,8 +53,12 @@ def load(model: Model) -> ov.Model:
     return network
 
 
-def _read(model: Model) -> ov.Model:
-    """Read a network without mapping its file: a process that maps a file ends when somebody writes to the file."""
+def read(model: Model) -> ov.Model:
+    """Read a network without mapping its file: a process that maps a file ends when somebody writes to the file.
+
+    Raises:
+        ModelError: OpenVINO can't read it.
+    """
     core = ov.Core()
     core.set_property({"ENABLE_MMAP": False})
     try:
@@ -108,40 +107,6 @@ def input_size(network: ov.Model) -> tuple[int, int] | None:
     return None if height.is_dynamic or width.is_dynamic else (height.get_length(), width.get_length())
 
 
-def image_size(model: Model) -> tuple[int, int]:
-    """Return height and width of a model's images: the size that the network fixes, or else the metadata name.
-
-    Raises:
-        ModelError: neither names a size, or the model is damaged.
-    """
-    if (size := input_size(load(model))) is not None:
-        return size
-    height, width = model.input.get("height"), model.input.get("width")
-    if not isinstance(height, int) or not isinstance(width, int):
-        raise ModelError(f"model {model.name!r} fixes no input size; prepare it with --size")
-    return height, width
-
-
 def class_count(network: ov.Model) -> int:
     """Return the number of classes of a loaded model."""
     return int(network.output(0).get_partial_shape()[1].get_length())
-
-
-def stored_precision(model: Model) -> str:
-    """Return the precision of most of a model's stored weights: `FP32`, `FP16`, or `INT8` for 8 bits or fewer.
-
-    Raises:
-        ModelError: OpenVINO can't read the model.
-    """
-    bits: Counter[int] = Counter()
-    for node in _read(model).get_ordered_ops():
-        if node.get_type_name() == "Constant":
-            bits[node.get_output_element_type(0).bitwidth] += prod(node.get_output_shape(0))
-    most = bits.most_common(1)[0][0] if bits else 32
-    return "INT8" if most <= 8 else "FP16" if most == 16 else "FP32"
-
-
-def precision(model: Model) -> str:
-    """Return the precision in the metadata, `FP32`, `FP16` or `INT8`; else the precision of the stored weights."""
-    described = model.metadata.get("precision")
-    return described if described in PRECISIONS else stored_precision(model)

@@ -29,7 +29,7 @@ from deployments.ingress.listeners.http import HttpListener
 from deployments.ingress.options import from_keywords
 from deployments.ingress.protocol import Service, resolve
 from deployments.observe import exporters
-from deployments.observe.metrics import TaggedCounter, report_state
+from deployments.observe.metrics import StateReport, TaggedCounter, report_periodically
 from deployments.observe.observer import Observer
 from deployments.observe.stats import Stats
 from deployments.observe.tracing import Tracing
@@ -121,7 +121,8 @@ class IngressReplica:
                 GrpcListener(grpc, lambda: self._ingress.settings.max_request_bytes, served, spec.max_image_bytes),
             )
             self._front = Front(sockets_of_front, *listeners)
-        report_state(self._nodes, {name: each for name, each in edges.items() if isinstance(each, DirectEdge)})
+        direct = {name: each for name, each in edges.items() if isinstance(each, DirectEdge)}
+        report_periodically(StateReport(self._nodes, direct), "metrics")
         self._warm_up = asyncio.get_event_loop().create_task(self._warm_up_until_ready())
 
     def _missing(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from deployments.contract.autoscaling_stats import AutoscalingStats
 from deployments.contract.batch import Batch
 from deployments.contract.nodes import HealthChecked, Node
 from deployments.cpus import REPLICAS, Pinning
-from deployments.observe.metrics import report_state
+from deployments.observe.metrics import StateReport, report_periodically
 from deployments.reconfigure import LiveSettings
 from deployments.rpc.listener import Listener, sockets
 
@@ -54,7 +54,7 @@ class NodeDeployment:
             folder = sockets(context.app_name, context.deployment)
             if folder is not None:
                 self._listener = Listener(self.__call__, folder, context.replica_id.unique_id)
-        report_state({name: self.node})
+        report_periodically(StateReport({name: self.node}), "metrics")
 
     async def __call__(self, batch: Batch[Any]) -> Batch[Any]:
         """Call the node."""

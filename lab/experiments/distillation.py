@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from deployments.repository.repository import DEFAULT_ROOT, Model, find
+from ensemble_models import costs as cost
 from ensemble_models.dataset import Dataset, truth_of
 from ensemble_models.options import default_data
 from ensemble_models.prediction import predict
@@ -27,7 +28,6 @@ from lab.benchmark.workloads import MEMBERS
 from lab.experiments.experiment import Here, declared
 from lab.rows import Part, Row, Rows
 from lab.training.recipe import Recipe
-from scripts.doctor import costs as cost
 from scripts.errors import ScriptError
 
 LEARNT, JUDGED, EPOCHS, SEEDS, WIDTHS, SIZES, MIXTURES = 20_000, 10_000, 12, (1, 2, 3), (0.25, 0.5), (32, 20), 2

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from deployments.ray_internals import address
+from deployments.contract.hosts import is_in_cluster
 from scripts.errors import ScriptError
 from scripts.serve.folder import PREFIX, check_place
 from scripts.shipped import shipped
 
 AUTHENTICATION = {"RAY_AUTH_MODE": "token"}
-# Of Ray's own switches, those of a Ray on one machine.
-ON_LOOPBACK = {**AUTHENTICATION, **address.ON_LOOPBACK}
+# Of a Ray on one machine: its processes listen on loopback and nowhere else, as on a laptop of another system.
+ON_LOOPBACK = {**AUTHENTICATION, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"  # noqa: S105
 # Of `OTEL_PROPAGATORS`: those that do no harm.
 PROPAGATORS = {"", "tracecontext", "baggage", "none"}
@@ -50,13 +50,13 @@ def set_up(folder: Path = FOLDER) -> None:
     if Path(os.environ.get(TOKEN_PATH, "")).parent.name.startswith(PREFIX):
         del os.environ[TOKEN_PATH]
     if os.environ["RAY_AUTH_MODE"] == "token" and "RAY_AUTH_TOKEN" not in os.environ:
-        own = TOKEN_FILE if address.is_in_cluster() else folder / TOKEN_FILE.name
+        own = TOKEN_FILE if is_in_cluster() else folder / TOKEN_FILE.name
         ensure_token(Path(os.environ.setdefault(TOKEN_PATH, str(own))))
 
 
 def set_variables() -> None:
     """Set every switch that the environment doesn't set."""
-    rays = AUTHENTICATION if address.is_in_cluster() else ON_LOOPBACK
+    rays = AUTHENTICATION if is_in_cluster() else ON_LOOPBACK
     for name, value in {**switches(), **rays}.items():
         os.environ.setdefault(name, value)
 

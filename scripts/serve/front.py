@@ -21,13 +21,11 @@ BY_SERVE = "Serve's own proxy takes requests: {why}; docs/operations.md says wha
 
 
 @contextmanager
-def in_front(
-    folder: Path, config: dict[str, Any], http: Port, grpc: Port, metrics: Port, certificate: tuple[Path, Path] | None
-) -> Iterator[HAProxy | None]:
+def in_front(folder: Path, config: dict[str, Any], certificate: tuple[Path, Path] | None) -> Iterator[HAProxy | None]:
     """Put HAProxy in front of the application of a Serve config, which is changed for it; None for Serve's proxy.
 
-    It listens for HTTP and gRPC, and for its metrics, on these ports; with a certificate and its key, by TLS. Its files
-    and its sockets are in a private folder.
+    It listens on the configuration's ports; with a certificate and its key, by TLS. Its files and its sockets are in a
+    private folder.
 
     Raises:
         ScriptError: TLS is asked for and Serve's proxy is in front, or HAProxy does not start.
@@ -43,6 +41,7 @@ def in_front(
     grpc_options = config.get("grpc_options") or {}
     reflects, functions = grpc_options.get("enable_reflection", True), grpc_options.get("grpc_servicer_functions")
     protocols = (config["applications"][0].get("args") or {}).get("protocols") or ()
+    http, grpc, metrics, _ = wanted(config)
     ports = http.number, grpc.number, metrics.number
     listening = Listening(http.host, *ports, certificate, reflects, few(config), protocols)
     haproxy = HAProxy(folder, listening)

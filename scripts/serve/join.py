@@ -18,8 +18,7 @@ from pathlib import Path
 
 import httpx
 
-from deployments.contract.hosts import RAY_METRICS_SETTING
-from deployments.ray_internals.address import HOST_ADDRESS
+from deployments.contract.hosts import HOST_ADDRESS, RAY_METRICS_SETTING
 from scripts import configuration
 from scripts.errors import ScriptError, errors_in_one_line
 from scripts.flags import described
@@ -64,14 +63,13 @@ def join(address: str) -> None:
     checks = configuration.Checks(config)
     checks.wait_for_arguments()
     checks.wait()
-    http, grpc, metrics, ray_metrics = wanted(config)
+    http, _, _, ray_metrics = wanted(config)
     os.environ[RAY_METRICS_SETTING] = str(ray_metrics.number)
     url = f"http{'s' if certificate else ''}://{http.host}:{http.number}"
     with stop_signals() as stop, guarded(), private_folder() as folder:
         clear_leftovers()
         check_ports(*needed_ports(config))
-        front = in_front(folder, config, http, grpc, metrics, certificate)
-        with front as haproxy, joined(folder, address, haproxy) as logs:
+        with in_front(folder, config, certificate) as haproxy, joined(folder, address, haproxy) as logs:
             watch(f"{LOST.format(address=address)} {logs}", haproxy, url, stop)
             say_stopping()
 

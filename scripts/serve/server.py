@@ -17,9 +17,8 @@ from typing import Any
 import httpx
 import psutil
 
-from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING
+from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING, host_address, is_in_cluster
 from deployments.contract.names import INGRESS
-from deployments.ray_internals.address import host_address, is_in_cluster
 from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.serve import deploy, machines
@@ -113,7 +112,7 @@ def serve(
     certificate = certificate_named(config)
     check_exposure(config, without_keys, certificate is not None)
     keeps = deploy.keeps(written, deploy.kept(config))
-    http, grpc, metrics, ray_metrics = wanted(config)
+    http, grpc, _, ray_metrics = wanted(config)
     os.environ[RAY_METRICS_SETTING] = str(ray_metrics.number)
     checks = configuration.Checks(config)
     with stop_signals() as stop, guarded(), private_folder() as folder, fork_server(folder) as python:
@@ -125,7 +124,7 @@ def serve(
         check_ports(*needed_ports(config))
         url = f"http{'s' if certificate else ''}://{http.host}:{http.number}"
         with (
-            in_front(folder, config, http, grpc, metrics, certificate) as haproxy,
+            in_front(folder, config, certificate) as haproxy,
             running(folder, whole_dashboard, haproxy, python) as cluster,
             for_clients(http.number, variables(cluster, http.host, without_keys, json_logs, keeps)) as file,
         ):

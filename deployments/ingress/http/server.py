@@ -22,7 +22,7 @@ from deployments.contract.errors import (
     Overloaded,
     TooManyRequests,
 )
-from deployments.contract.hosts import HOST_SETTING, LOOPBACK, RAY_METRICS_SETTING
+from deployments.contract.hosts import RAY_METRICS_SETTING, host_address, is_in_cluster
 from deployments.contract.item import QUEUE, TRACE_ID, Timeline
 from deployments.doors import absent_at
 from deployments.ingress.callers import caller, check_host, check_once, check_origin
@@ -171,9 +171,8 @@ def documented(service: Service) -> Routes:
 def where_metrics_are() -> str:
     """Tell in words where this machine's Ray exports metrics for Prometheus."""
     if port := os.environ.get(RAY_METRICS_SETTING):
-        host = os.environ.get(HOST_SETTING, LOOPBACK)
-        where = " of the server's machine" if host == LOOPBACK else ""
-        return f"Prometheus metrics are at http://{host}:{port}{METRICS}{where}"
+        where = "" if is_in_cluster() else " of the server's machine"
+        return f"Prometheus metrics are at http://{host_address()}:{port}{METRICS}{where}"
     return "Ray exports Prometheus metrics; their addresses are in prom_metrics_service_discovery.json in Ray's folder"
 
 

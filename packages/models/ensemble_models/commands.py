@@ -1,6 +1,7 @@
 """The commands of this package."""
 
 COMMANDS = {
+    "Serve": {"doctor": ("ensemble_models.doctor.__main__", "Checks this machine, a configuration and its models.")},
     "Models": {
         "init": ("ensemble_models.init", "Writes the configuration that serves models of your own."),
         "prepare": ("ensemble_models.prepare.__main__", "Brings a model of any framework into the repository."),

@@ -13,16 +13,17 @@ import click
 import openvino as ov
 
 from deployments.repository.errors import ModelError
-from deployments.repository.network import load, precision
+from deployments.repository.network import load
 from deployments.repository.repository import LABELS, METADATA, Model, find, versions
 from ensemble_models.baking import without_temperature
+from ensemble_models.costs import costs
 from ensemble_models.dataset import Dataset, decode_all, provenance, sample, truth, without
+from ensemble_models.described import precision
 from ensemble_models.int8 import expected_drop, search
 from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
 from ensemble_models.prediction import computed_in, predict, preprocessing
 from ensemble_models.statistics import Interval, hits, paired, top1
 from ensemble_models.writing import MODEL, derived_metadata, describe, write_version
-from scripts.doctor.costs import costs
 from scripts.errors import ScriptError
 
 # Int8 weights are 1/2 of float16 and 1/4 of float32; what is more is for scales, biases and layers that stay in float.

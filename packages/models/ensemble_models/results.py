@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +10,18 @@ from typing import Any
 
 import msgspec
 import rich.table
+from rich.console import Console
 
 from ensemble_models.options import Function, OutputFile, option
-from scripts.flags import console
 
+# Characters, where there is no terminal whose width is known.
+WIDTH = 150
 FILES = {"json": None, "markdown": None, "plot": "PNG or SVG; needs Matplotlib."}
+
+
+def console() -> Console:
+    """Make a console as wide as the terminal, or of a fixed width where there is none."""
+    return Console(width=None if sys.stdout.isatty() else WIDTH)
 
 
 @dataclass(frozen=True)

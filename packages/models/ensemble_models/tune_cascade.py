@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from deployments.combiner import Method
 from deployments.repository.repository import Model, find
+from ensemble_models.costs import costs
 from ensemble_models.dataset import Dataset, check_unseen, truth_of
 from ensemble_models.ensembles import Members, MethodName, walk
 from ensemble_models.options import POSITIVE, Command, Number, data_option, option, repository_option
 from ensemble_models.prediction import predict
 from ensemble_models.results import file_options, write_files
 from ensemble_models.statistics import Interval
-from scripts.doctor.costs import costs
 from scripts.errors import ScriptError
 
 # Where none of so many images is lost, the loss of all images is at most 3 / images at 95 % (the rule of three).

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from packages.models.tests.tiny import SIZE, Draw
+from tests.conftest import repository  # noqa: F401
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import yaml
 
 from deployments.cpus import available_cpus
 from ensemble_models import init
+from ensemble_models.doctor.__main__ import examine
 from packages.models.tests.tiny import constant
 from scripts.configuration import check, read
-from scripts.doctor.__main__ import examine
 from tests.conftest import ROOT
 from tests.networks import brightness, store
 

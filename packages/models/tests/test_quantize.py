@@ -14,11 +14,11 @@ from deployments.repository.network import load
 from deployments.repository.repository import Model, find, versions
 from ensemble_models import int8, quantize
 from ensemble_models.baking import bake
+from ensemble_models.costs import Cost
 from ensemble_models.dataset import Dataset, decode_all, sample
 from ensemble_models.prediction import predict, preprocessing
 from ensemble_models.quantize import Quantization
 from packages.models.tests.tiny import LABELS, SIZE, Draw, add, call, constant, convolutions
-from scripts.doctor.costs import Cost
 from scripts.errors import ScriptError
 
 COUNTS = {"bird": 2, "cat": 5, "dog": 3}

@@ -43,7 +43,6 @@ from scripts.configuration import check, check_arguments, doubts, ineffective, w
 from scripts.keys import add as add_key
 from scripts.serve.front import in_front
 from scripts.serve.haproxy import configuration as haproxy
-from scripts.serve.ports import wanted
 from tests import pictures
 from tests.model_server import Abort, StandIn
 from tests.networks import brightness, constant, one_hot, store
@@ -794,10 +793,9 @@ async def test_a_server_elsewhere_shows_the_field(schema, name):
 def front(config, monkeypatch):
     """What receives requests: HAProxy's configuration, and the environment of the replicas behind it."""
     config = {"applications": [{"import_path": "graph.app:build", "args": {"members": [ONE]}}], **config}
-    http, grpc, metrics, _ = wanted(config)
     made = []
     monkeypatch.setattr("scripts.serve.front.HAProxy", lambda _, listening: made.append(listening) or HAPROXY)
-    with in_front(Path("none"), config, http, grpc, metrics, None):
+    with in_front(Path("none"), config, None):
         environment = {name: os.environ[name] for name in (APPLICATION, FUNCTIONS)}
     return haproxy(Path("/"), made[0]), environment
 
@@ -907,8 +905,8 @@ def told(root, args, serve=None, application=None):
 
 
 def test_every_rule_has_a_case():
-    of_packages = {"members.*.canary", "members.*.share", "access.operators"}
-    assert {rule.field for rule in rules.ARGUMENTS} == {*CASES, *of_packages}
+    of_packages = {"ensemble.cascade", "members.*.canary", "members.*.share", "access.operators"}
+    assert {rule.field.removeprefix("features.") for rule in rules.ARGUMENTS} == {*CASES, *of_packages}
     of_services = {"grpc_options.grpc_servicer_functions"}
     assert {rule.field for rule in rules.SERVE} == {*SERVE_CASES, *of_services}
 

@@ -68,14 +68,14 @@ def test_other_code_of_our_names_is_found(tmp_path, monkeypatch):
     with pytest.raises(
         SystemExit, match=r"^ensemble: .*graph\.py hides a package of ensemble-serving; take its folder"
     ):
-        cli.main(["doctor"])
+        cli.main(["keys"])
 
 
 def test_a_command_is_called_by_its_name(capsys):
     with pytest.raises(SystemExit) as end:
-        cli.main(["doctor", "--help"])
+        cli.main(["keys", "--help"])
     assert end.value.code == 0
-    assert capsys.readouterr().out.startswith("usage: ensemble doctor ")
+    assert capsys.readouterr().out.startswith("usage: ensemble keys ")
 
 
 @pytest.mark.parametrize(("old", "new"), [("overload", "load"), ("evaluate", "check")])
@@ -98,7 +98,7 @@ def test_ctrl_c_ends_a_command_without_a_traceback(monkeypatch):
 
 
 def test_an_unknown_command_is_told_what_there_is():
-    with pytest.raises(SystemExit, match=r"no command 'serv'(.|\n)*doctor"):
+    with pytest.raises(SystemExit, match=r"no command 'serv'(.|\n)*keys"):
         cli.main(["serv"])
 
 
@@ -134,7 +134,7 @@ def test_help_lists_what_is_not_installed(monkeypatch):
 
 
 def test_other_distributions_add_commands_and_neither_break_nor_replace_ours(monkeypatch, tmp_path, capsys):
-    mine = {"Mine": {"hello": ("mine.hello", "Says hello."), "doctor": ("mine.hello", "Is no doctor.")}}
+    mine = {"Mine": {"hello": ("mine.hello", "Says hello."), "keys": ("mine.hello", "Makes no keys.")}}
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "commands.py").write_text(f"COMMANDS = {mine}")
     (tmp_path / "mine" / "hello.py").write_text("def main(): print('hello')")
@@ -144,14 +144,14 @@ def test_other_distributions_add_commands_and_neither_break_nor_replace_ours(mon
     told = capsys.readouterr()
     assert told.out == "hello\n"
     assert "the commands of a-broken-one are left out: ModuleNotFoundError" in told.err
-    assert "another command 'doctor', of mine, is left out" in told.err
-    assert cli.by_name(cli.groups())["doctor"].module == "scripts.doctor.__main__"
+    assert "another command 'keys', of mine, is left out" in told.err
+    assert cli.by_name(cli.groups())["keys"].module == "scripts.keys"
 
 
 def test_another_module_that_is_missing_keeps_its_traceback(monkeypatch):
-    monkeypatch.setitem(commands.COMMANDS["Serve"], "doctor", ("scripts.no_such", ""))
+    monkeypatch.setitem(commands.COMMANDS["Serve"], "keys", ("scripts.no_such", ""))
     with pytest.raises(ModuleNotFoundError, match="no_such"):
-        cli.main(["doctor"])
+        cli.main(["keys"])
 
 
 def test_a_shell_completes_commands_and_options(tmp_path):

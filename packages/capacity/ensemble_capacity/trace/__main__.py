@@ -16,8 +16,9 @@ from pathlib import Path
 from deployments.observe.exporters import FOLDER
 from ensemble_capacity.trace.spans import Trace, read_jaeger, read_traces
 from ensemble_capacity.trace.waterfall import draw, svg
+from ensemble_models.results import console
 from scripts.errors import ScriptError, errors_in_one_line, positive
-from scripts.flags import console, described
+from scripts.flags import described
 
 
 def choose(traces: list[Trace], beginning: str | None, slowest: bool, last: int) -> list[Trace]:

@@ -10,7 +10,7 @@ import click
 
 from deployments.contract.preprocessing import Interpolation, Resize
 from deployments.repository.layout import LAYOUTS
-from deployments.repository.network import stored_precision
+from ensemble_models.described import stored_precision
 from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
 from ensemble_models.prepare import efficientnet, pretrained
 from ensemble_models.prepare.preparation import Preparation

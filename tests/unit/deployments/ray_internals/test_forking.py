@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from deployments.ray_internals import agent, fork_client, ray_env
+from deployments.ray_internals import agent, compatibility, fork_client
 from scripts.serve.cluster import SOCKET, fork_server_started, python
 
 pytestmark = pytest.mark.slow
@@ -177,8 +177,8 @@ def test_ray_has_the_switches_and_what_is_set_stays(monkeypatch):
     raylet = Path(ray.__file__).with_name("core") / "src" / "ray" / "raylet" / "raylet"
     reporter = Path(ray.__file__).parent / "dashboard" / "modules" / "reporter" / "reporter_consts.py"
     known = raylet.read_bytes() + reporter.read_bytes()
-    assert [name for name in ray_env.SWITCHES if name.removeprefix("RAY_").encode() not in known] == []
+    assert [name for name in compatibility.SWITCHES if name.removeprefix("RAY_").encode() not in known] == []
     name, value = "RAY_worker_niceness", "1"
     monkeypatch.setattr(os, "environ", environment := {name: value})
-    ray_env.set_switches()
-    assert environment == {**ray_env.SWITCHES, name: value}
+    compatibility.set_switches()
+    assert environment == {**compatibility.SWITCHES, name: value}

@@ -7,7 +7,6 @@ from deployments.ingress.protocol import resolve
 from scripts.configuration import IMPORT_PATH, read
 from scripts.errors import ScriptError
 from scripts.serve.front import FEW, few, in_front, why_serve
-from scripts.serve.ports import Port
 
 
 def config(import_path=IMPORT_PATH, count=1, route_prefix="/", **args):
@@ -32,13 +31,12 @@ def test_the_ingress_itself_takes_requests(content):
 )
 def test_where_serves_proxy_does_it_is_said(content, why, capsys):
     before = dict(content)
-    ports = (Port("127.0.0.1", 1), Port("127.0.0.1", 2), Port("127.0.0.1", 3))
     folder = Path("none")
-    with in_front(folder, content, *ports, None) as front:
+    with in_front(folder, content, None) as front:
         assert front is None
         assert content == before
     assert why in capsys.readouterr().out
-    with pytest.raises(ScriptError, match="TLS ends at HAProxy"), in_front(folder, content, *ports, ("a", "b")):
+    with pytest.raises(ScriptError, match="TLS ends at HAProxy"), in_front(folder, content, ("a", "b")):
         pass
 
 

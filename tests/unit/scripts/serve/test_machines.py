@@ -5,7 +5,8 @@ import shutil
 import pytest
 import yaml
 
-from deployments.ray_internals.address import CLUSTER_PORT, HOST_ADDRESS, cluster_port, host_address, metrics_port
+from deployments.contract.hosts import CLUSTER_PORT, HOST_ADDRESS, cluster_port, host_address
+from deployments.ray_internals.start import metrics_port
 from scripts.errors import ScriptError
 from scripts.serve import environment, machines
 from scripts.serve.join import require_token

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from deployments.contract.errors import ConfigurationError
-from deployments.contract.hosts import HOST_SETTING, RAY_METRICS_SETTING
+from deployments.contract.hosts import HOST_ADDRESS, RAY_METRICS_SETTING
 from deployments.ingress.classify import Classify
 from deployments.ingress.http.server import FORWARDED_PROTOCOL, HttpServer
 from deployments.ingress.pacing import RejectionPacer
@@ -110,12 +110,12 @@ def test_who_has_left_or_has_sent_all_takes_no_turn(held):
     ("environment", "told"),
     [
         ({RAY_METRICS_SETTING: "9102"}, "http://127.0.0.1:9102/metrics of the server's machine"),
-        ({RAY_METRICS_SETTING: "9102", HOST_SETTING: "10.0.0.2"}, "http://10.0.0.2:9102/metrics"),
+        ({RAY_METRICS_SETTING: "9102", HOST_ADDRESS: "10.0.0.2"}, "http://10.0.0.2:9102/metrics"),
         ({}, "prom_metrics_service_discovery.json"),
     ],
 )
 def test_the_404_of_metrics_names_where_they_are(environment, told, monkeypatch):
-    for name in (RAY_METRICS_SETTING, HOST_SETTING):
+    for name in (RAY_METRICS_SETTING, HOST_ADDRESS):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)

@@ -6,20 +6,20 @@ import os
 import platform
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from deployments.contract.hosts import is_in_cluster
 from deployments.contract.names import INGRESS
 from deployments.cpus import available_cpus
 from deployments.members.local import LocalMember
-from deployments.ray_internals.address import is_in_cluster
+from ensemble_models.doctor import Finding, failure
 from graph.config import EnsembleConfig
 from graph.placement import share_of_threads, sharing
 from scripts.configuration import replicas_at_start
-from scripts.doctor import Finding
-from scripts.errors import ScriptError
 from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH
 from scripts.serve.folder import SETTING, check_place, parent
 from scripts.serve.ports import Port, check_ports
@@ -48,13 +48,7 @@ def reserved(config: Mapping[str, Any]) -> dict[str, float]:
 def ports(wanted: Iterable[Port]) -> Iterator[Finding]:
     """Check that each port is free."""
     for port in wanted:
-        try:
-            check_ports(port)
-        except ScriptError as err:
-            problem, _, remedy = str(err).partition(". ")
-            yield Finding("wrong", f"port {problem}", remedy)
-        else:
-            yield Finding("ok", f"port {port.host}:{port.number} is free")
+        yield failure(partial(check_ports, port), "port ") or Finding("ok", f"port {port.host}:{port.number} is free")
 
 
 def cores(needed: float) -> Finding:
@@ -122,12 +116,13 @@ def memory(needed: float, replicas: float, available: float | None = None) -> Fi
 
 def folder() -> Finding:
     """Check that a server can have a folder that only this user can enter or replace."""
-    try:
+
+    def check() -> None:
         with tempfile.TemporaryDirectory(dir=parent()) as made:
             check_place(Path(made), SETTING)
-    except (ScriptError, OSError) as err:
-        what, _, remedy = str(err).partition("; ")
-        return Finding("wrong", f"files: {what}", remedy or f"set {SETTING} to another folder")
+
+    if (found := failure(check, "files: ")) is not None:
+        return found._replace(remedy=found.remedy or f"set {SETTING} to another folder")
     return Finding("ok", f"files: only this user can enter the folder that a server makes in {parent()}")
 
 

@@ -3,9 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from deployments.repository.repository import find
+from ensemble_models.costs import Cost
+from ensemble_models.doctor.versions import compare, versions
 from graph.config import parse
 from packages.models.tests.tiny import add, constant
-from scripts.doctor.costs import Cost, compare, versions
 
 
 def test_the_versions_of_a_member_are_measured_on_this_machine(tmp_path: Path) -> None:

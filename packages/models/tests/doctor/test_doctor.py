@@ -2,14 +2,17 @@ import json
 import socket
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import yaml
 
+from ensemble_models.doctor import Finding, machine, software
+from ensemble_models.doctor.__main__ import examine
 from graph.config import parse
-from scripts.doctor import Finding, machine, software
-from scripts.doctor.__main__ import examine
 from scripts.serve.environment import TOKEN_PATH
+from scripts.serve.folder import SETTING
 from scripts.serve.ports import METRICS_SETTING, Port
 from tests.conftest import ROOT
 from tests.server.server import config
@@ -82,6 +85,16 @@ def test_a_token_that_others_can_read(tmp_path, monkeypatch):
     assert machine.token().verdict == "ok"
 
 
+def test_a_place_in_which_others_can_put_another_folder(monkeypatch):
+    (around := Path(tempfile.mkdtemp(prefix="es-", dir="/tmp"))).chmod(0o777)
+    monkeypatch.setenv(SETTING, str(around))
+    found = machine.folder()
+    assert (found.verdict, found.remedy.startswith(f"if it is yours, run `chmod go-w {around}`")) == ("wrong", True)
+    around.chmod(0o755)
+    assert machine.folder().verdict == "ok"
+    around.rmdir()
+
+
 def test_versions():
     assert software.versions(["numpy>=1", 'nothing-of-this-name; extra == "dev"']).verdict == "ok"
     finding = software.versions(["numpy<1", "nothing-of-this-name; python_version > '3'"])
@@ -150,7 +163,7 @@ WRONG = (
 @pytest.mark.parametrize("text", WRONG)
 def test_a_file_that_is_no_configuration(tmp_path, text):
     (tmp_path / "bad.yaml").write_text(text)
-    command = [sys.executable, "-m", "scripts.doctor", tmp_path / "bad.yaml"]
+    command = [sys.executable, "-m", "ensemble_models.doctor", tmp_path / "bad.yaml"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")

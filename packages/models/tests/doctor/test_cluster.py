@@ -6,9 +6,9 @@ import sys
 import pytest
 
 import scripts.keys
-from deployments.ray_internals.address import CLUSTER_PORT
-from scripts.doctor import cluster
-from scripts.doctor.__main__ import examine_machine, main
+from deployments.contract.hosts import CLUSTER_PORT
+from ensemble_models.doctor import cluster
+from ensemble_models.doctor.__main__ import examine_machine, main
 from scripts.serve import machines
 from scripts.serve.environment import TOKEN_PATH
 from tests.server.server import config

@@ -15,10 +15,10 @@ from packaging.requirements import Requirement
 from deployments.contract.batch import Batch
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import Item
+from ensemble_models.doctor import Finding
+from ensemble_models.doctor.machine import threads
+from ensemble_models.doctor.versions import versions as versions_here
 from scripts.configuration import check, check_import_paths, check_names, doubts, ineffective, replicas_of
-from scripts.doctor import Finding
-from scripts.doctor.costs import versions as versions_here
-from scripts.doctor.machine import threads
 from scripts.errors import ScriptError
 from scripts.serve import haproxy as front
 from scripts.shipped import hidden, shipped

@@ -8,14 +8,14 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deployments.contract.hosts import LOOPBACK
+from deployments.contract.hosts import CLUSTER_PORT, HOST_ADDRESS, LOOPBACK, cluster_port
 from deployments.contract.names import INGRESS
-from deployments.ray_internals.address import CLUSTER_PORT, HOST_ADDRESS, cluster_port
+from ensemble_models.doctor import Finding, failure
 from scripts.configuration import why_serve
-from scripts.doctor import Finding
 from scripts.errors import ScriptError
 from scripts.serve import machines
 from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH, set_variables
@@ -25,41 +25,29 @@ from scripts.serve.ports import Port, check_ports
 
 def address(given: str | None) -> Finding:
     """Check the address under which other machines reach this one."""
-    try:
-        machines.enter(given)
-    except ScriptError as err:
-        what, _, remedy = str(err).partition("; ")
-        return Finding("wrong", f"cluster: {what}", remedy)
+    if (found := failure(partial(machines.enter, given), "cluster: ")) is not None:
+        return found
     own = os.environ.get(HOST_ADDRESS)
     if own is None:
         what = "cluster: without an address this machine serves on loopback, where no other machine reaches it"
         return Finding("wrong", what, f"--host-address IP, or {HOST_ADDRESS} in the environment")
     with socket.socket() as probe:
-        try:
-            probe.bind((own, 0))
-        except OSError as err:
-            return Finding("wrong", f"cluster: {own} is no address of this machine: {err.strerror}", "see `ip address`")
-    return Finding("ok", f"cluster: other machines reach this one at {own}")
+        found = failure(
+            partial(probe.bind, (own, 0)), f"cluster: {own} is no address of this machine: ", "see `ip address`"
+        )
+    return found or Finding("ok", f"cluster: other machines reach this one at {own}")
 
 
 def head(config: dict[str, Any]) -> Iterator[Finding]:
     """Check a cluster's head; its configuration is changed as `ensemble serve` does."""
     config["http_options"] = {"host": LOOPBACK, **(config.get("http_options") or {})}
     machines.listen_on_own_address(config)
-    yield port(Port(os.environ[HOST_ADDRESS], cluster_port(), CLUSTER_PORT))
+    joined_at = Port(os.environ[HOST_ADDRESS], cluster_port(), CLUSTER_PORT)
+    remedy = f"{CLUSTER_PORT} in the environment, here and for serve"
+    is_free = Finding("ok", f"cluster: port {joined_at.host}:{joined_at.number} is free for machines that join")
+    yield failure(partial(check_ports, joined_at), "cluster: ", remedy) or is_free
     yield exposure(config)
     yield from placement(config)
-
-
-def port(joined_at: Port) -> Finding:
-    """Check the port at which other machines join."""
-    try:
-        check_ports(joined_at)
-    except ScriptError as err:
-        return Finding(
-            "wrong", f"cluster: {str(err).partition('. ')[0]}", f"{CLUSTER_PORT} in the environment, here and for serve"
-        )
-    return Finding("ok", f"cluster: port {joined_at.host}:{joined_at.number} is free for machines that join")
 
 
 def exposure(config: Mapping[str, Any]) -> Finding:

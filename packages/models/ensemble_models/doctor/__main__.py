@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from scripts.doctor import Finding
+from ensemble_models.doctor import Finding, failure
 from scripts.flags import described
 from scripts.shipped import shipped
 
@@ -32,18 +32,15 @@ COLOURS = {"ok": "green", "look": "yellow", "wrong": "bold red"}
 def examine(config: dict[str, Any]) -> Iterator[Finding]:
     """Check everything about this machine and a Serve config."""
     from deployments.contract.errors import ConfigurationError
+    from ensemble_models.doctor import machine, software
     from scripts.configuration import check_schema, ours, why_serve
-    from scripts.doctor import machine, software
-    from scripts.errors import ScriptError
     from scripts.serve.environment import check_propagators, switches
     from scripts.serve.front import needed_ports
 
     yield software.versions()
     yield software.folder(os.getcwd())
-    try:
-        check_propagators()
-    except ScriptError as err:
-        yield Finding("wrong", *str(err).rsplit("; ", 1))
+    if (found := failure(check_propagators)) is not None:
+        yield found
         return
     try:
         check_schema(config)
@@ -71,7 +68,7 @@ def examine_machine(host_address: str | None, role: dict[str, Any] | str) -> Ite
 
     Without a host address, the environment has it.
     """
-    from scripts.doctor import cluster
+    from ensemble_models.doctor import cluster
 
     yield (own := cluster.address(host_address))
     if own.verdict == "wrong":
