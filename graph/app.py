@@ -38,11 +38,12 @@ def build(args: dict[str, Any]) -> Application:
         ConfigurationError: a field is wrong, a model can't be served, or the members don't fit together.
     """
     config = parse(args)
-    agreed = resolve_signatures(config)
+    features = wanted(config)
+    agreed = resolve_signatures(config, any(each.feature.keeps_predictions for each in features))
     # Where `ensemble serve` runs, its commands have printed them.
     for found in () if MARK in os.environ else warnings_of_arguments(config, len(agreed.labels)):
         logger.warning("%s", found)
-    return _application(config, agreed, partial(ensemble, agreed.pixels, config.ensemble), wanted(config))
+    return _application(config, agreed, partial(ensemble, agreed.pixels, config.ensemble), features)
 
 
 def application(

@@ -53,8 +53,8 @@ class EnsembleSignature:
         return {preprocessing.key: preprocessing for preprocessing in self.preprocessing.values()}
 
 
-def resolve_signatures(config: EnsembleConfig) -> EnsembleSignature:
-    """Read every member's signature, and compare them.
+def resolve_signatures(config: EnsembleConfig, with_identities: bool = True) -> EnsembleSignature:
+    """Read every member's signature, and compare them; `with_identities` reads each model's files, too.
 
     Raises:
         ConfigurationError: a member can't be served, or two of them differ in classes or labels.
@@ -73,7 +73,7 @@ def resolve_signatures(config: EnsembleConfig) -> EnsembleSignature:
         {name: each.version for name, each in signatures.items()},
         tuple(member.name for member in config.voters),
         # Read here, and not in the ingress, whose machine may have no model.
-        {} if not config.features else {each.name: each.identity(config.model_repository) for each in predicting},
+        {each.name: each.identity(config.model_repository) for each in predicting} if with_identities else {},
         tuple(name for name, told in signatures.items() if labels is not None and told.labels is None),
         config.transformer.crop_ratio is not None,
     )

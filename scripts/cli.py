@@ -42,11 +42,16 @@ ENTRY_POINTS = "ensemble_serving.commands"
 # What this project's other distributions bring, and the folders that are installed in a checkout.
 ELSEWHERE = {
     "ensemble-models": (
-        ("packages/models",),
+        ("packages/client", "packages/plugins/sources", "packages/models"),
         ("doctor", "init", "prepare", "quantize", "labels", "calibrate", "check", "tune-cascade", "shadow", "manifest"),
     ),
     "ensemble-capacity": (
-        ("packages/models", "packages/capacity"),
+        (
+            "packages/client",
+            *(f"packages/plugins/{name}" for name in ("sources", "remote", "tensorflow-serving")),
+            "packages/models",
+            "packages/capacity",
+        ),
         ("load", "plan", "tune", "mirror", "trace", "cost"),
     ),
     "ensemble-lab": (

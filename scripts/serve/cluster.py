@@ -25,8 +25,9 @@ from scripts.serve.folder import RAY
 # Linux's number for `prctl`: orphans below this process become its children, not init's.
 PR_SET_CHILD_SUBREAPER = 36
 START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S, END_TIMEOUT_S = 5.0, 20.0
 # Ray's own processes hold nothing once the applications have ended, and some of them take seconds to end by SIGTERM.
-STOP_TIMEOUT_S, END_TIMEOUT_S = 1.0, 20.0
+RAY_STOP_TIMEOUT_S = 1.0
 # Serve's REST interface, and the file of the session in which it writes its address once it listens.
 INTERFACE, INTERFACE_ADDRESS = "deployments.ray_internals.serve_interface", "serve_interface.address"
 INTERFACE_LOG, INTERFACE_TIMEOUT_S, LOOK_EVERY_S = "serve_interface.log", 60.0, 0.02
@@ -101,8 +102,8 @@ class Cluster:
             )
 
     def end(self) -> None:
-        """End every process below this one, and what they start meanwhile."""
-        end_all_below()
+        """End every process below this one, and what they start meanwhile; the applications have ended."""
+        end_all_below(patience_s=RAY_STOP_TIMEOUT_S)
 
 
 def start_ray(folder: Path, python: Path, *arguments: str) -> dict[str, Any]:
@@ -234,24 +235,26 @@ def clear_leftovers() -> None:
         end(found)
 
 
-def end(processes: Iterable[psutil.Process], *ways: Callable[[psutil.Process], None]) -> None:
-    """End processes, by default by SIGTERM and then by SIGKILL, or by other ways one after the other."""
+def end(
+    processes: Iterable[psutil.Process], *ways: Callable[[psutil.Process], None], patience_s: float = STOP_TIMEOUT_S
+) -> None:
+    """End processes, by default by SIGTERM and then by SIGKILL, or by other ways, one way after some seconds."""
     running = list(processes)
     for way in ways or (psutil.Process.terminate, psutil.Process.kill):
         for process in running:
             with suppress(psutil.Error):
                 way(process)
-        _, running = psutil.wait_procs(running, STOP_TIMEOUT_S)
+        _, running = psutil.wait_procs(running, patience_s)
 
 
-def end_all_below(*ways: Callable[[psutil.Process], None]) -> None:
+def end_all_below(*ways: Callable[[psutil.Process], None], patience_s: float = STOP_TIMEOUT_S) -> None:
     """End every process below this one, and what they start meanwhile; by the ways of `end`."""
     give_up, empty = time.monotonic() + END_TIMEOUT_S, 0
     # A process whose parent ends while the list is made is in it the next time.
     while empty < 2 and time.monotonic() < give_up:
         below = psutil.Process().children(recursive=True)
         empty = 0 if below else empty + 1
-        end(below, *ways)
+        end(below, *ways, patience_s=patience_s)
         _reap()
 
 

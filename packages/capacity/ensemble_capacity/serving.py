@@ -108,7 +108,8 @@ def opened(config: Mapping[str, Any]) -> dict[str, Any]:
     for application in configuration.ours(made):
         arguments = application.get("args") or {}
         arguments.pop("access", None)
-        (arguments.get("cache") or {}).pop("per_key", None)
+        for cache in (arguments.get("cache"), (arguments.get("features") or {}).get("cache")):
+            (cache or {}).pop("per_key", None)
     return made
 
 

@@ -117,7 +117,7 @@ class Client:
             EnsembleError: the server's error, by its code.
             NoResponse: there was no connection for longer than `reconnect_s`.
             ResponseTimeout: no response came within `timeout_s`.
-            ValueError: a header is not Latin-1, which HTTP/1.1 requires.
+            ValueError: a header has characters that the protocol can't carry: HTTP/1.1 Latin-1, gRPC ASCII.
             OSError: the file can't be read.
             TypeError: the image is neither bytes nor a path.
         """

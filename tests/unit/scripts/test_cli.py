@@ -114,7 +114,7 @@ OWN = ("ensemble-serving", "scripts.commands:COMMANDS")
 @pytest.mark.parametrize(
     ("name", "where", "remedy"),
     [
-        ("init", ROOT, rf"ensemble-models, which .*: \S+ -m pip install -e {ROOT}/packages/models$"),
+        ("init", ROOT, rf"ensemble-models, which .*: \S+ -m pip install -e .* -e {ROOT}/packages/models$"),
         ("train", ROOT, rf"ensemble-lab, which .*: \S+ -m pip install -e \S+/models -e \S+/capacity -e {ROOT}/lab$"),
         ("evaluate", ROOT / "docs", "ensemble-models, which .*: install its wheel, `pip install ensemble-models`$"),
         ("overload", ROOT / "docs", "ensemble-capacity, which .*: install its wheel, `pip install ensemble-capacity`$"),

@@ -24,13 +24,14 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
     # A proxy in this machine's environment is not meant for this server.
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     # Each channel has a connection of its own.
     ("grpc.use_local_subchannel_pool", 1),
 )
 # A server that has as many calls as it takes refuses a further one unseen: https://www.rfc-editor.org/rfc/rfc9113
 REFUSED_STREAM = "RST_STREAM with error code 7"
+# How grpcio begins what no gRPC server has said: a proxy answered in its place, or the connection ended.
+NOT_OF_THE_SERVER = ("Received http2 header with status", "Received RST_STREAM", "Socket closed", "Stream removed")
 LATER_S = 1.0
 
 
@@ -74,6 +75,10 @@ class Grpc:
             body = await call(request.body, metadata=metadata, timeout=deadline_s)
         except grpc.aio.AioRpcError as err:
             return self._failed(channel, err, began)
+        except (grpc.aio.InternalError, TypeError) as err:
+            raise ValueError(
+                "a header has a name or a value that gRPC's metadata can't have: use lower-case ASCII names"
+            ) from err
         return Response(0, body, (), began, time.perf_counter())
 
     def _channel(self) -> grpc.aio.Channel:
@@ -96,7 +101,8 @@ class Grpc:
         code, details = error.code(), error.details() or ""
         if code is Code.UNAVAILABLE and REFUSED_STREAM in details:
             return None
-        if code is Code.UNAVAILABLE and channel.get_state() is not grpc.ChannelConnectivity.READY:
+        is_lost = details.startswith(NOT_OF_THE_SERVER) or channel.get_state() is not grpc.ChannelConnectivity.READY
+        if code is Code.UNAVAILABLE and is_lost:
             if "failed to connect" in details:
                 raise NoConnection(f"no connection to {self._server.host}:{self._server.port}: {details}")
             raise NoResponse(f"the server closed the connection: {details}")

