@@ -29,6 +29,7 @@ from deployments.members.versioned import VersionSettings
 from ensemble_cache.stores import CacheSettings, open_store
 from ensemble_cascade.feature import Cascading
 from ensemble_cascade.flow import LoadState
+from ensemble_remote.client import CallError
 from ensemble_remote.tensors import convert_pixels
 from ensemble_rollout.feedback.store import FeedbackSettings
 from graph import rules
@@ -582,7 +583,10 @@ def patience(args):
 def credentials(args):
     """What a remote member shows its server, and trusts."""
     [member] = parse(args).members
-    return member.authorization(), member.certificates()
+    # Nobody is there; a file that is no certificate is named before.
+    with pytest.raises(CallError) as caught:
+        asyncio.run(member.connect("127.0.0.1", 10).describe(5.0))
+    return member.authorization(), str(caught.value)
 
 
 def secret(**files):
