@@ -171,7 +171,8 @@ class Experiment:
         parts = [replace(part, name=f"{part.name}, {turn}") for turn in range(self.rounds) for part in each]
         left = [part for part in parts if part.name not in done]
         minutes = self.minutes * len(left) / len(parts)
-        print(f"{self.name}: {len(left)} of {len(parts)} parts are left, about {minutes:.0f} minutes", flush=True)
+        about = f"about {minutes:.0f} minutes" + ("" if of[-1] == self.seconds else " at the default length")
+        print(f"{self.name}: {len(left)} of {len(parts)} parts are left, {about}", flush=True)
         for part in tqdm(left, self.name, unit="part", disable=len(parts) == 1):
             done[part.name] = part.rows()
             self._partial.write_text(json.dumps({"of": of, "parts": done}), encoding="utf-8")

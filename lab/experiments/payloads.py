@@ -45,7 +45,8 @@ class Cost(NamedTuple):
         form: its name.
         batch: images a request.
         bytes: on the wire, an image: of the body or message, without headers.
-        client_ms: of the client's CPU for the encoding, an image; without making the pixels or JPEGs.
+        client_ms: of the client's CPU, an image: for the encoding and, if it was sent, for the request; without making
+            the pixels or JPEGs.
         server_ms: of the server's CPU, an image; of the parsing alone if there is no p50.
         p50_ms: from the encoding to the answer.
     """
@@ -80,18 +81,18 @@ def cost(
     `images` names the size for the table, `urls` are the server's by protocol, and `used` counts its CPU seconds.
     """
     batch, request = len(content), form.encode(content, MEMBER)
-    size, client = len(request.body) / batch, _cpu_ms(lambda: form.encode(content, MEMBER), seconds / 2) / batch
+    size, encoding = len(request.body) / batch, _cpu_ms(lambda: form.encode(content, MEMBER), seconds / 2) / batch
     url = urls.get(form.way or "")
     if url is None or not answers(url, request):
         parse = form.parse
         parsing = None if parse is None else _cpu_ms(lambda: parse(request.body), seconds / 2) / batch
-        return Cost(images, form.name, batch, size, client, parsing, None)
+        return Cost(images, form.name, batch, size, encoding, parsing, None)
     before = used()
     row = measure(Target(url, Repeated(request), (b"",)), Closed(1), Duration(0, seconds))
     if row.failed or not row.requests:
         raise ScriptError(f"{form.name}: {row.failed} requests failed: {row.first_error}")
-    server = 1000 * (used() - before) / (row.requests * batch)
-    return Cost(images, form.name, batch, size, client, server, row.percentiles_ms["p50"] + client * batch)
+    client, server = encoding + row.client_cpu_ms / batch, 1000 * (used() - before) / (row.requests * batch)
+    return Cost(images, form.name, batch, size, client, server, row.percentiles_ms["p50"] + encoding * batch)
 
 
 def _idle(server: Running) -> Callable[[], float]:

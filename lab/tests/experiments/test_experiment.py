@@ -194,7 +194,9 @@ def test_every_part_has_its_turn_in_each_round_and_the_time_is_told_before(count
     assert seen == [3, 3, 3]
     assert len(one.stored().rows) == 3
     assert len(one.summary(one.stored().rows)) == 1
-    assert "arrivals: 3 of 3 parts are left, about 7 minutes" in capsys.readouterr().out
+    assert "arrivals: 3 of 3 parts are left, about 7 minutes\n" in capsys.readouterr().out
+    one.run(1, again=True)
+    assert "about 7 minutes at the default length\n" in capsys.readouterr().out
 
 
 def test_every_row_of_requests_has_enough_of_them():

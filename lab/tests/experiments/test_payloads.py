@@ -1,5 +1,6 @@
 import asyncio
 import json
+from types import SimpleNamespace
 
 import cv2
 import grpc
@@ -111,6 +112,16 @@ def test_cpu_is_of_an_image_and_a_latency_of_a_request():
     assert 0 < one.server_ms <= 500 / 2
     assert one.batch == 2
     assert one.p50_ms > 0
+
+
+def test_the_client_s_cpu_is_of_the_encoding_and_of_the_load(monkeypatch):
+    load = SimpleNamespace(failed=0, requests=10, client_cpu_ms=6000.0, percentiles_ms={"p50": 5.0})
+    monkeypatch.setattr(payloads, "measure", lambda *given: load)
+    with HttpServer(lambda asked: Reply()) as server:
+        one = cost("8x8", FORMS[0], PIXELS, 0, {"http": server.url})
+    # Of two images a request; the latency has the encoding alone.
+    assert 3000 < one.client_ms < 4000
+    assert 5 < one.p50_ms < 1000
 
 
 def test_the_table():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,15 +12,20 @@ from typing import Any
 import click
 import msgspec
 
+from deployments.members.openvino_autotune import folder
 from ensemble_capacity.load.__main__ import photographs
-from ensemble_capacity.load.load import Arrivals, Closed
+from ensemble_capacity.load.load import Arrivals, Closed, Mode
 from ensemble_capacity.plan import profile as profiles
-from ensemble_capacity.plan.model import FIGURES, HEADINGS, Prediction, Profile, predict
+from ensemble_capacity.plan.model import FIGURES, HEADINGS, LEAST_CHECKS, Prediction, Profile, predict
 from ensemble_capacity.serving import only_application
 from ensemble_models.options import FILE, POSITIVE, Command, Number, option
 from ensemble_models.results import Table
 from scripts import configuration
+from scripts.errors import ScriptError
 from scripts.shipped import shipped
+
+# Clients of closed loops that are predicted unless other loads are asked for.
+USUAL = (1, 8, 32)
 
 
 def table(found: Sequence[Prediction], profile: Profile, cores: int) -> Table:
@@ -34,6 +40,12 @@ def table(found: Sequence[Prediction], profile: Profile, cores: int) -> Table:
         notes.append(
             f"Too uncertain to plan with, more than twice the lower end: {', '.join(wide)}. Measure it by `ensemble "
             "load`, or the profile again on an idle machine: --measure"
+        )
+    if any(interval.is_unknown for each in found for interval in each.intervals.values()):
+        checked = f"{profile.reach(closed=True):g} clients and {profile.reach(closed=False):.4g} requests/s"
+        notes.append(
+            f"Unknown above the loads that were checked, up to {checked} on {profile.cores} cores, or where fewer than "
+            f"{LEAST_CHECKS} were: measure it by `ensemble load`."
         )
     return Table(HEADINGS, [each.cells for each in found], words=(0, 1, 2, 3), notes=notes)
 
@@ -61,14 +73,19 @@ def main(**given: Any) -> None:
     docs/capacity.md.
     """
     options = SimpleNamespace(**given)
-    if options.images and options.profile is not None and options.profile.exists() and not options.measure:
-        raise click.UsageError(f"--images: {options.profile} is measured already; add --measure, or name another file")
     config = configuration.read(options.config)
     configuration.check_arguments(only_application(config))
     profile = kept(config, photographs(options.images), options.profile, options.measure)
-    loads = [Arrivals(rate) for rate in options.rate] + [Closed(clients) for clients in options.concurrency]
     cores = options.cores or profile.cores
-    found = [predict(profile, load, cores) for load in loads or map(Closed, (1, 8, 32))]
+    most = max(1, math.floor(profile.most_in_flight * cores / profile.cores))
+    if max(options.concurrency, default=0) > most:
+        raise click.UsageError(
+            f"--concurrency: of more than {most} requests at a time the server refuses some; name at most {most}, or "
+            "raise ingress.max_in_flight"
+        )
+    loads: list[Mode] = [*map(Arrivals, options.rate), *map(Closed, options.concurrency)]
+    usual = [Closed(clients) for clients in USUAL if clients <= most]
+    found = [predict(profile, load, cores) for load in loads or usual]
     if options.as_json:
         print(msgspec.json.encode({"machine": profile.machine, "cores": cores, "predicted": found}).decode())
     else:
@@ -79,11 +96,17 @@ def kept(config: dict[str, Any], images: Sequence[bytes], file: Path | None, aga
     """Read the profile of a configuration, or measure and keep it.
 
     Raises:
-        ScriptError: it can't be measured or read.
+        ScriptError: it can't be measured or read, or depends on something else.
     """
-    file = file or profiles.kept_file(config, images)
+    digest = profiles.digest(config, images)
+    file = file or folder() / f"plan-{digest}.json"
     if file.exists() and not again:
-        return profiles.read(file)
+        if (known := profiles.read(file)).digest != digest:
+            raise ScriptError(
+                f"{file} is of another configuration, other images, another machine or another OpenVINO; name the same "
+                "configuration and --images, or measure again: --measure"
+            )
+        return known
     print(f"Measuring this configuration, about two minutes; the profile is kept in {file}.", file=sys.stderr)
     found = profiles.measure(config, images)
     profiles.write(found, file)

@@ -52,10 +52,12 @@ class Check(msgspec.Struct, frozen=True):
 
     Attributes:
         is_closed: whether it was a closed loop.
+        load: its clients, or the requests per second that were sent.
         ratios: the measured value as a multiple of the predicted one, by figure.
     """
 
     is_closed: bool
+    load: float
     ratios: dict[str, float]
 
 
@@ -63,15 +65,17 @@ class Profile(msgspec.Struct, frozen=True):
     """The measurements of a configuration.
 
     Attributes:
+        digest: of what they depend on.
         machine: its facts, in words.
         cores: that could be used.
-        most_in_flight: requests, of which the server refuses more.
+        most_in_flight: requests at all replicas of the ingress, of which the server refuses more.
         loops: by their clients, ascending.
         replicas_mb: memory of all replicas.
         rest_mb: memory of everything else of the server.
         checks: how far measured loads were from their predictions.
     """
 
+    digest: str
     machine: dict[str, str]
     cores: int
     most_in_flight: int
@@ -79,6 +83,14 @@ class Profile(msgspec.Struct, frozen=True):
     replicas_mb: float
     rest_mb: float
     checks: tuple[Check, ...] = ()
+
+    def checked(self, *, closed: bool) -> list[Check]:
+        """Select the checks by closed, or by open, loops."""
+        return [each for each in self.checks if each.is_closed == closed]
+
+    def reach(self, *, closed: bool) -> float:
+        """Find the highest load that was checked."""
+        return max((each.load for each in self.checked(closed=closed)), default=0.0)
 
 
 class Interval(NamedTuple):
@@ -88,15 +100,23 @@ class Interval(NamedTuple):
     high: float
 
     @property
+    def is_unknown(self) -> bool:
+        """Whether nothing bounds the figure."""
+        return math.isinf(self.high)
+
+    @property
     def is_wide(self) -> bool:
         """Whether the bounds are too far apart to plan with."""
-        return self.high > WIDE * self.low
+        return not self.is_unknown and self.high > WIDE * self.low
 
     def __str__(self) -> str:
         """Write the bounds."""
         digits = 0 if self.low >= 100 else 1
         low, high = f"{self.low:,.{digits}f}", f"{self.high:,.{digits}f}"
-        return "unknown" if math.isinf(self.high) else low if low == high else f"{low} to {high}"
+        return "unknown" if self.is_unknown else low if low == high else f"{low} to {high}"
+
+
+UNKNOWN = Interval(0.0, math.inf)
 
 
 @dataclass(frozen=True)
@@ -171,6 +191,11 @@ class Server:
         """Interpolate the CPU time of a request at a rate."""
         return float(np.interp(rate, self._rates, self._cpu_ms))
 
+    @property
+    def most(self) -> float:
+        """The highest rate, requests per second."""
+        return float(self._rates[-1])
+
     def closed(self, clients: float) -> Outcome:
         """Predict a closed loop; less than a client sends that part of the requests of one client."""
         loop = np.array([max(1.0, clients)])
@@ -205,15 +230,15 @@ def predict(profile: Profile, load: Mode, cores: int | None = None) -> Predictio
     """
     servers, server = (cores or profile.cores) / profile.cores, Server(profile)
     is_closed = isinstance(load, Closed)
-    found = server.closed(load.concurrency / servers) if isinstance(load, Closed) else server.open(load.rate / servers)
-    values = dict(zip(FIGURES, (servers * found.rate, found.p50_ms, found.p99_ms), strict=True))
-    intervals = {}
-    for name, value in values.items():
-        ratios = [each.ratios[name] for each in profile.checks if each.is_closed == is_closed]
-        values[name], intervals[name] = bounded(value, ratios)
-    if not isinstance(load, Closed) and found.refused < KEEPS_UP:
-        # A server that keeps up answers what it is sent.
-        values["requests_per_s"], intervals["requests_per_s"] = load.rate, Interval(load.rate, load.rate)
+    share = (load.concurrency if isinstance(load, Closed) else load.rate) / servers
+    found = server.closed(share) if is_closed else server.open(share)
+    values, intervals = dict[str, float](), dict[str, Interval]()
+    values["requests_per_s"], intervals["requests_per_s"] = answered(profile, load, server, found, servers)
+    for name, value in (("p50_ms", found.p50_ms), ("p99_ms", found.p99_ms)):
+        ratios = [each.ratios[name] for each in profile.checked(closed=is_closed)]
+        values[name], interval = bounded(value, ratios)
+        # Latencies rise steeply near the capacity, so that checks of lower loads do not bound them.
+        intervals[name] = UNKNOWN if share > profile.reach(closed=is_closed) else interval
     return Prediction(
         f"{load.concurrency} at a time" if isinstance(load, Closed) else f"{load.rate:.4g}/s",
         **values,
@@ -224,13 +249,26 @@ def predict(profile: Profile, load: Mode, cores: int | None = None) -> Predictio
     )
 
 
+def answered(profile: Profile, load: Mode, server: Server, found: Outcome, servers: float) -> tuple[float, Interval]:
+    """Correct and bound the answered rate, by closed checks: the rate of an open check is the rate that was sent."""
+    ratios = [each.ratios["requests_per_s"] for each in profile.checked(closed=True)]
+    middle, interval = bounded(servers * found.rate, ratios)
+    if isinstance(load, Closed):
+        return middle, interval
+    _, capacity = bounded(servers * server.most, ratios)
+    if found.refused < KEEPS_UP and load.rate < capacity.low:
+        # A server that keeps up answers what it is sent.
+        return load.rate, Interval(load.rate, load.rate)
+    return min(load.rate, middle), Interval(min(load.rate, interval.low), min(load.rate, interval.high))
+
+
 def bounded(value: float, ratios: Sequence[float]) -> tuple[float, Interval]:
     """Correct a value by the mean of measured ratios, and bound the next measurement of it.
 
     The interval is the prediction interval of a log-normal ratio: mean -/+ t(n - 1) s sqrt(1 + 1/n).
     """
     if len(ratios) < LEAST_CHECKS:
-        return value, Interval(0.0, math.inf)
+        return value, UNKNOWN
     logs = [math.log(max(each, 1e-3)) for each in ratios]
     half = student(len(logs) - 1) * stdev(logs) * math.sqrt(1 + 1 / len(logs))
     middle = value * math.exp(fmean(logs))

@@ -50,5 +50,5 @@ def read(file: Path, parts: Iterable[bytes], again: bool) -> Journal:
     if before.digest == digest:
         print(f"Going on with the {len(before.seen)} measurements of {file}; --again measures anew.", flush=True)
         return before
-    print(f"{file} is of another configuration, of other images or another goal; it is written anew.", flush=True)
+    print(f"{file} is of another configuration, machine or goal, or of other images; it is written anew.", flush=True)
     return Journal(digest)

@@ -111,12 +111,14 @@ class Tried:
         rate: requests per second that were sent.
         answered: requests per second that were answered.
         p99_ms: at this rate; infinite where requests failed.
+        is_challenge: whether this rate alone was tried, because it is that much above the best one's.
     """
 
     candidate: Candidate
     rate: float
     answered: float
     p99_ms: float
+    is_challenge: bool = False
 
     def meets(self, goal: Goal) -> bool:
         """Tell whether the candidate reaches a goal."""
@@ -191,11 +193,12 @@ class Search:
 
         Where the best one does not hold the p99 either, its own rate is tried.
         """
-        rate = min(self.enough, best.rate * (BETTER if best.p99_ms <= self.goal.p99_ms else 1.0))
+        holds = best.p99_ms <= self.goal.p99_ms
+        rate = min(self.enough, best.rate * (BETTER if holds else 1.0))
         with self._server(candidate) as load:
             seen = load(Arrivals(rate), SECONDS)
             if seen.p99_ms > self.goal.p99_ms:
-                return Tried(candidate, rate, seen.rate, seen.p99_ms)
+                return Tried(candidate, rate, seen.rate, seen.p99_ms, holds and rate < self.enough)
             return self._searched(candidate, load, rate)
 
     def _searched(self, candidate: Candidate, load: Load, first: float) -> Tried:

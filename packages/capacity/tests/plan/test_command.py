@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from ensemble_capacity.load.__main__ import photographs
+from ensemble_capacity.load.load import Arrivals, Closed
 from ensemble_capacity.plan import __main__ as command
 from ensemble_capacity.plan import profile as profiles
 from ensemble_capacity.serving import opened, serving
-from packages.capacity.tests.plan.profiles import ROOT, profile
+from packages.capacity.tests.plan.profiles import ROOT, application, profile
+from scripts import configuration
 from scripts.errors import ScriptError
 from tests.networks import brightness, store
 
@@ -21,7 +25,8 @@ from tests.networks import brightness, store
 def plan(tmp_path, monkeypatch, capsys):
     """Runs the command on a shipped configuration and the profile."""
     file = tmp_path / "profile.json"
-    profiles.write(profile(), file)
+    digest = profiles.digest(configuration.read(ROOT / "configs/colocated.yaml"), photographs(()))
+    profiles.write(profile(digest=digest), file)
 
     def run(*arguments):
         given = ["ensemble plan", str(ROOT / "configs/colocated.yaml"), "--profile", str(file), *arguments]
@@ -49,12 +54,26 @@ def test_it_prints_json(plan):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--rate", "0"], ["--rate", "nan"], ["--concurrency", "0"], ["--images", "cat.jpg"]]
+    "arguments", [["--rate", "0"], ["--rate", "nan"], ["--concurrency", "0"], ["--concurrency", "1001"]]
 )
 def test_bad_input_is_a_usage_error(plan, arguments):
     with pytest.raises(SystemExit) as raised:
         plan(*arguments)
     assert raised.value.code == 2
+
+
+def test_a_load_above_those_that_were_checked_is_unknown_and_said_to_be(plan):
+    printed = plan("--rate", "50", "500")
+    assert printed.count("unknown") == 2
+    assert "up to 48 clients and 80 requests/s on 2 cores" in printed
+    assert "Unknown" not in plan("--rate", "50")
+
+
+def test_a_profile_of_something_else_is_refused(plan, tmp_path):
+    (tmp_path / "cat.jpg").write_bytes((ROOT / "tests" / "cat.jpg").read_bytes() + b"other")
+    assert plan("--images", str(ROOT / "tests" / "cat.jpg"))
+    with pytest.raises(SystemExit, match=r"other images.*--measure"):
+        plan("--images", str(tmp_path / "cat.jpg"))
 
 
 def test_what_is_no_image_is_not_measured(plan, tmp_path):
@@ -79,17 +98,73 @@ def test_a_profile_is_read_as_it_was_written(tmp_path):
         profiles.read(file)
 
 
-def test_other_settings_images_and_files_of_a_model_have_a_profile_of_their_own(tmp_path):
+class Measured:
+    """Servers that answer every load; the configurations that they serve, and the loads."""
+
+    def __init__(self, monkeypatch):
+        self.served, self.loads = [], []
+        monkeypatch.setattr(profiles, "serving", self.serving)
+        monkeypatch.setattr(profiles, "loaded", self.loaded)
+
+    @contextmanager
+    def serving(self, config):
+        self.served.append(config)
+        yield "http://there"
+
+    def loaded(self, url, images, load, seconds):
+        self.loads.append(load)
+        value = load.concurrency if isinstance(load, Closed) else load.rate
+        server = SimpleNamespace(memory_mb={"ray::one": 1.0}, cpu_s={"one": 1.0})
+        return SimpleNamespace(
+            value=value,
+            requests=10,
+            failed=0,
+            requests_per_s=min(100.0, value),
+            min_ms=10.0,
+            max_ms=10.0,
+            percentiles_ms=dict.fromkeys(("p50", "p90", "p95", "p99"), 10.0),
+            server=server,
+            per_request=lambda used: used / 100,
+        )
+
+
+def test_each_open_check_has_arrivals_of_its_own(monkeypatch):
+    measured = Measured(monkeypatch)
+    found = profiles.measure({"applications": [application()]}, [b"x"])
+    seeds = [load.seed for load in measured.loads if isinstance(load, Arrivals)]
+    assert len(set(seeds)) == len(seeds) == len(profiles.SHARES_OF_MOST)
+    assert (found.reach(closed=True), found.reach(closed=False)) == (48, pytest.approx(0.8 * 64))
+
+
+def test_a_profile_is_of_the_replicas_at_the_start(monkeypatch):
+    measured = Measured(monkeypatch)
+    given = application(max_in_flight=10)
+    scaled = {"initial_replicas": 2, "min_replicas": 0, "max_replicas": 6}
+    given["deployments"] = [{"name": "Ingress", "num_replicas": "auto", "autoscaling_config": scaled}]
+    found = profiles.measure({"applications": [given]}, [b"x"])
+    assert measured.served[0]["applications"][0]["deployments"] == [{"name": "Ingress", "num_replicas": 2}]
+    assert given["deployments"][0]["autoscaling_config"] == scaled
+    # Each of the two admits ten images, and no loop is longer.
+    assert found.most_in_flight == 20
+    assert max(load.concurrency for load in measured.loads if isinstance(load, Closed)) == 16
+    scaled["initial_replicas"] = None
+    assert profiles.fixed({"applications": [given]})["applications"][0]["deployments"][0]["num_replicas"] == 1
+
+
+def test_other_settings_images_files_of_a_model_and_openvino_have_a_profile_of_their_own(tmp_path, monkeypatch):
     store(tmp_path, "one", brightness())
 
     def kept(image, **member):
         members = [{"name": "one", **member}]
         args = {"model_repository": str(tmp_path), "members": members}
-        return profiles.kept_file({"applications": [{"import_path": "graph.app:build", "args": args}]}, [image])
+        return profiles.digest({"applications": [{"import_path": "graph.app:build", "args": args}]}, [image])
 
     first = kept(b"x")
     assert kept(b"x") == first
     assert len({first, kept(b"y"), kept(b"x", threads=2)}) == 3
+    with monkeypatch.context() as patched:
+        patched.setattr("openvino.get_version", lambda: "another")
+        assert kept(b"x") != first
     store(tmp_path, "one", brightness(), 2)
     assert kept(b"x") != first
 

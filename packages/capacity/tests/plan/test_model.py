@@ -88,6 +88,27 @@ def test_a_wide_interval_is_said():
     assert not predict(profile(checks=wrong(1.05)), Closed(8)).intervals["p99_ms"].is_wide
 
 
+def test_the_rate_is_bounded_by_closed_checks_unless_the_capacity_is_surely_higher():
+    # The capacity is 74 to 136 requests per second; open checks answered ten times as much as was predicted.
+    open_ones = tuple(Check(False, 1000, dict.fromkeys(FIGURES, ratio)) for ratio in (9.0, 10.0, 11.0))
+    known = profile(checks=(*profile().checked(closed=True), *open_ones))
+    assert predict(known, Arrivals(70)).intervals["requests_per_s"] == (70, 70)
+    low, high = predict(known, Arrivals(95)).intervals["requests_per_s"]
+    assert 60 < low < 75
+    assert high == 95
+    above = predict(known, Arrivals(500))
+    assert above.requests_per_s == pytest.approx(100, rel=0.01)
+    assert above.intervals["requests_per_s"] == pytest.approx((73.6, 135.9), rel=0.01)
+
+
+@pytest.mark.parametrize(("inside", "outside"), [(Closed(48), Closed(49)), (Arrivals(80), Arrivals(81))])
+def test_latencies_above_the_checked_loads_are_unknown(inside, outside):
+    assert "unknown" not in predict(profile(), inside).cells
+    assert predict(profile(), outside).cells[2:4] == ["unknown", "unknown"]
+    # So many cores share the load.
+    assert "unknown" not in predict(profile(), outside, 4).cells
+
+
 def test_an_interval_in_words():
     shown = [str(Interval(*each)) for each in ((20.0, 1234.5), (100.0, 1234.5), (35.4, 35.4), (0.0, math.inf))]
     assert shown == ["20.0 to 1,234.5", "100 to 1,234", "35.4", "unknown"]
@@ -96,4 +117,4 @@ def test_an_interval_in_words():
 def wrong(factor):
     """Checks of predictions that were wrong by a factor, as often above as below."""
     ratios = [factor, 1 / factor] * 3
-    return tuple(Check(True, dict.fromkeys(FIGURES, ratio)) for ratio in ratios)
+    return tuple(Check(True, 48, dict.fromkeys(FIGURES, ratio)) for ratio in ratios)

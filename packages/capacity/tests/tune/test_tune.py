@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import click
@@ -18,7 +18,7 @@ from ensemble_capacity.tune import __main__ as command
 from ensemble_capacity.tune import search
 from ensemble_capacity.tune.journal import Journal
 from ensemble_capacity.tune.placements import placed, tuned
-from ensemble_capacity.tune.search import HELD, Candidate, Goal, Search, neighbours
+from ensemble_capacity.tune.search import HELD, Candidate, Goal, Search, Tried, neighbours
 from packages.capacity.tests.plan.profiles import ROOT, application
 from scripts.configuration import check_arguments
 
@@ -136,6 +136,44 @@ def test_settings_are_changed_while_that_holds_more(tmp_path, monkeypatch):
     }
     assert len(machine.started) == 6
     assert [each.rate for each in others] == sorted((each.rate for each in others), reverse=True) or others
+
+
+def test_what_does_not_hold_five_percent_more_is_said_so(tmp_path, monkeypatch):
+    Machine(lambda args, seed: 300.0, monkeypatch)
+    [best, *others] = measured(tmp_path, held=[name for name in HELD if name != "max_batch_size"])
+    goals = [line[-1] for line in command.table([best, *others], Goal(100)).lines]
+    assert goals == ["yes", *["not 5 % more"] * len(others)]
+    assert others
+    # Nothing holds the goal: each was tried at the best one's rate.
+    Machine(lambda args, seed: 0.0, monkeypatch)
+    tried = measured(tmp_path, held=[name for name in HELD if name != "max_batch_size"])
+    assert {line[-1] for line in command.table(tried, Goal(100)).lines} == {"no"}
+
+
+@pytest.mark.parametrize(
+    ("holds", "visited", "fewest"),
+    [
+        # More cores hold more than their share: 6 are left out to 8, and 7 and 6 are tried then.
+        ({1: 50, 6: 400, 7: 400, 8: 400}, [1, 8, 7, 6, 5], 6),
+        # No rate holds the p99 on one core: its rate tells nothing about more.
+        ({2: 400}, [1, 2], 2),
+    ],
+)
+def test_the_fewest_cores_are_found_however_the_rate_grows(holds, visited, fewest):
+    seen = []
+
+    @dataclass(frozen=True)
+    class Searched:
+        cores: int
+        goal: Goal
+
+        def best(self, first):
+            seen.append(self.cores)
+            rate = holds.get(self.cores, 0)
+            return [Tried(FIRST, float(rate or 8), float(rate or 8), 80.0 if rate else 500.0)]
+
+    count, [best] = command.fewest(Searched(8, Goal(100, 400.0)), FIRST, 400.0)
+    assert (seen, count, best.rate) == (visited, fewest, 400)
 
 
 def test_a_rate_that_does_not_hold_for_a_minute_is_lowered(tmp_path, monkeypatch):
@@ -265,7 +303,7 @@ def test_what_one_core_does_not_hold_is_tried_on_the_next(tune):
     assert tune.served == sorted(tune.served)
 
 
-def test_what_was_measured_is_not_measured_again(tune, tmp_path):
+def test_what_was_measured_is_not_measured_again(tune, tmp_path, monkeypatch):
     tune(20.0, "--p99-ms", "30", "--markdown", str(tmp_path / "tried.md"))
     count, seen = tune.loaded, json.loads((tmp_path / "tuned.measured.json").read_text())["seen"]
     assert len(seen) == count > 0
@@ -276,7 +314,11 @@ def test_what_was_measured_is_not_measured_again(tune, tmp_path):
     tune(20.0, "--p99-ms", "30", "--again")
     assert tune.loaded == count
     other, _ = tune(20.0, "--p99-ms", "31")
-    assert "another goal; it is written anew" in other
+    assert "goal, or of other images; it is written anew" in other
+    assert tune.loaded == count
+    monkeypatch.setattr("ensemble_capacity.plan.profile.cpu", lambda: "another")
+    other, _ = tune(20.0, "--p99-ms", "31")
+    assert "another configuration, machine or goal" in other
     assert tune.loaded == count
 
 
