@@ -25,6 +25,7 @@ from markdown_it.token import Token
 
 from deployments.contract.errors import ConfigurationError
 from graph.config import EnsembleConfig
+from graph.features.feature import wanted
 from graph.sections import EnsembleSettings
 from lab import prose
 from scripts import configuration, keys
@@ -152,7 +153,7 @@ def check_config(text: str, with_arguments: bool) -> None:
         configuration.check_schema(config)
         configuration.check_names(config)
         for application in configuration.ours(config) if with_arguments else ():
-            configuration.check_arguments(application)
+            wanted(configuration.check_arguments(application))
 
 
 def check_sentences(files: Iterable[Path]) -> None:

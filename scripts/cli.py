@@ -39,23 +39,22 @@ class Command(NamedTuple):
 
 # Each distribution's table of commands: `COMMANDS` of scripts/commands.py, and of the packages beside it.
 ENTRY_POINTS = "ensemble_serving.commands"
-# What this project's other distributions bring, and the folders that are installed in a checkout.
+# In a checkout: the folders of each distribution, behind the folders of the distributions that it needs.
+MODELS = ("packages/client", "packages/plugins/sources", "packages/models")
+CAPACITY = (*MODELS, "packages/plugins/remote", "packages/plugins/tensorflow-serving", "packages/capacity")
+LAB = (*CAPACITY, *(f"packages/plugins/{name}" for name in ("rollout", "seldon", "shared-memory")), "lab")
+# What this project's other distributions bring.
 ELSEWHERE = {
     "ensemble-models": (
-        ("packages/client", "packages/plugins/sources", "packages/models"),
+        MODELS,
         ("doctor", "init", "prepare", "quantize", "labels", "calibrate", "check", "tune-cascade", "shadow", "manifest"),
     ),
     "ensemble-capacity": (
-        (
-            "packages/client",
-            *(f"packages/plugins/{name}" for name in ("sources", "remote", "tensorflow-serving")),
-            "packages/models",
-            "packages/capacity",
-        ),
+        CAPACITY,
         ("load", "plan", "tune", "mirror", "trace", "cost"),
     ),
     "ensemble-lab": (
-        ("packages/models", "packages/capacity", "lab"),
+        LAB,
         ("train", "benchmark", "limit", "experiments", "faults", "pictures", "reference", "docs"),
     ),
 }

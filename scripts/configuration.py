@@ -141,9 +141,11 @@ def check(
     Raises:
         ConfigurationError: the application can't be built, or an entry of its `deployments` belongs to no deployment.
     """
+    from graph.features.feature import wanted
     from graph.signature import resolve_signatures
 
     config = check_arguments(application, serve)
+    wanted(config)
     return config, resolve_signatures(config, with_identities=False)
 
 
@@ -155,11 +157,9 @@ def check_arguments(application: Mapping[str, Any], serve: Mapping[str, Any] | N
     """
     from graph import rules
     from graph.config import parse
-    from graph.features.feature import wanted
 
     config, whole = parse(application.get("args") or {}), serve or {"applications": [application]}
     rules.check_application(whole, application, rules.Seen(config, own_front=why_serve(whole) is None))
-    wanted(config)
     return config
 
 

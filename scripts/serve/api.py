@@ -78,8 +78,12 @@ class ServeApi:
             return []
 
     def shut_down(self, timeout_s: float) -> None:
-        """Stop every application; its replicas finish their requests."""
-        self._client.delete(APPLICATIONS, timeout=timeout_s)
+        """Stop every application; its replicas finish their requests.
+
+        Raises:
+            httpx.HTTPError: Serve does not answer in time, or could not stop them.
+        """
+        self._client.delete(APPLICATIONS, timeout=timeout_s).raise_for_status()
 
 
 def explain(messages: list[str]) -> str:

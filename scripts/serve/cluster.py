@@ -101,9 +101,9 @@ class Cluster:
                 start_new_session=True,
             )
 
-    def end(self) -> None:
-        """End every process below this one, and what they start meanwhile; the applications have ended."""
-        end_all_below(patience_s=RAY_STOP_TIMEOUT_S)
+    def end(self, are_applications_ended: bool = False) -> None:
+        """End every process below this one, and what they start meanwhile."""
+        end_all_below(patience_s=RAY_STOP_TIMEOUT_S if are_applications_ended else STOP_TIMEOUT_S)
 
 
 def start_ray(folder: Path, python: Path, *arguments: str) -> dict[str, Any]:
@@ -238,7 +238,7 @@ def clear_leftovers() -> None:
 def end(
     processes: Iterable[psutil.Process], *ways: Callable[[psutil.Process], None], patience_s: float = STOP_TIMEOUT_S
 ) -> None:
-    """End processes, by default by SIGTERM and then by SIGKILL, or by other ways, one way after some seconds."""
+    """End processes by SIGTERM, and by SIGKILL after `patience_s` seconds; or by other ways, one after the other."""
     running = list(processes)
     for way in ways or (psutil.Process.terminate, psutil.Process.kill):
         for process in running:

@@ -179,7 +179,7 @@ def variables(
 @contextmanager
 def running(folder: Path, whole_dashboard: bool, haproxy: HAProxy | None, python: Path) -> Iterator[Cluster]:
     """Run a cluster; in the end let its applications answer every waiting request, and end every process."""
-    cluster = Cluster(folder, whole_dashboard, python)
+    cluster, are_applications_ended = Cluster(folder, whole_dashboard, python), False
     try:
         yield cluster
     finally:
@@ -188,10 +188,11 @@ def running(folder: Path, whole_dashboard: bool, haproxy: HAProxy | None, python
             if cluster.lost() is None:
                 with suppress(httpx.HTTPError):
                     ServeApi(cluster.dashboard).shut_down(STOP_TIMEOUT_S)
+                    are_applications_ended = True
         finally:
             if haproxy is not None:
                 haproxy.end()
-            cluster.end()
+            cluster.end(are_applications_ended)
 
 
 def greet(

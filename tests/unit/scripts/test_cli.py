@@ -2,10 +2,12 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from contextlib import suppress
 from importlib import metadata
 
 import pytest
+from packaging.requirements import Requirement
 
 from scripts import cli, commands, shipped
 from tests.conftest import ROOT
@@ -111,11 +113,25 @@ def only(monkeypatch, *points):
 OWN = ("ensemble-serving", "scripts.commands:COMMANDS")
 
 
+def folders(names):
+    return " ".join(f"-e {ROOT}/{name}" for name in names)
+
+
+@pytest.mark.parametrize("distribution", cli.ELSEWHERE)
+def test_what_is_installed_for_a_command_needs_nothing_else_of_this_project(distribution):
+    """No package index has this project's distributions, so the hint must name each of them."""
+    projects = [tomllib.loads((ROOT / name / "pyproject.toml").read_text()) for name in cli.ELSEWHERE[distribution][0]]
+    names = {each["project"]["name"] for each in projects}
+    needed = {Requirement(one).name for each in projects for one in each["project"]["dependencies"]}
+    assert distribution in names
+    assert {name for name in needed if name.startswith("ensemble-")} - {"ensemble-serving"} <= names
+
+
 @pytest.mark.parametrize(
     ("name", "where", "remedy"),
     [
-        ("init", ROOT, rf"ensemble-models, which .*: \S+ -m pip install -e .* -e {ROOT}/packages/models$"),
-        ("train", ROOT, rf"ensemble-lab, which .*: \S+ -m pip install -e \S+/models -e \S+/capacity -e {ROOT}/lab$"),
+        ("init", ROOT, rf"ensemble-models, which .*: \S+ -m pip install {folders(cli.MODELS)}$"),
+        ("train", ROOT, rf"ensemble-lab, which .*: \S+ -m pip install {folders(cli.LAB)}$"),
         ("evaluate", ROOT / "docs", "ensemble-models, which .*: install its wheel, `pip install ensemble-models`$"),
         ("overload", ROOT / "docs", "ensemble-capacity, which .*: install its wheel, `pip install ensemble-capacity`$"),
         ("limit", ROOT / "docs", "ensemble-lab, which .*: a checkout of the project has it$"),

@@ -80,8 +80,8 @@ def milliseconds(value: float) -> str:
 
 def outcome(tried: Tried) -> str:
     """Write the rate and the p99 of a candidate."""
-    unit = "" if math.isinf(tried.p99_ms) else " ms"
-    return f"{tried.answered:.0f} requests/s at a p99 {'' if unit == '' else 'of '}{milliseconds(tried.p99_ms)}{unit}"
+    p99 = milliseconds(tried.p99_ms)
+    return f"{tried.answered:.0f} requests/s at a p99 {p99 if math.isinf(tried.p99_ms) else f'of {p99} ms'}"
 
 
 def table(tried: Sequence[Tried], goal: Goal) -> Table:

@@ -76,7 +76,7 @@ def neighbours(candidate: Candidate, name: str, cores: int) -> tuple[list[Any], 
     if name == "placement":
         return [each for each in ("inline", "separate") if each != current], []
     if name == "threads":
-        # In no order, so that each is tried.
+        # In no order, so that the others are tried even if the first holds no more.
         first, *others = [each for each in dict.fromkeys((None, 1, cores)) if each != current]
         return [first], others
     if name == "nodes" and candidate.placement == "inline":

@@ -148,8 +148,8 @@ async def test_what_a_proxy_says_in_the_servers_place_is_no_response(tmp_path):
 async def test_a_header_that_metadata_can_not_have_is_a_value_error():
     with GrpcServer(lambda method, content: content) as server:
         transport = connect(server.url)
-        for name, value in (("x", "ü"), ("Upper", "x"), ("x-bin", "text")):
-            with pytest.raises(ValueError, match="lower-case ASCII"):
+        for name, value in (("x", "ü"), ("x", "two\nlines"), ("Upper", "x"), ("x-bin", "text"), ("größe", "x")):
+            with pytest.raises(ValueError, match=f"the header '{name}': names are lower-case ASCII"):
                 await transport.send(Request(PATH, b"", ((name, value),)))
         assert (await transport.send(Request(PATH, b"1"))).body == b"1"
         await transport.close()
@@ -175,6 +175,25 @@ async def test_what_is_under_way_when_it_is_closed_has_no_response():
         free.set()
         results = await asyncio.gather(*under_way, transport.send(Request(PATH)), return_exceptions=True)
         assert [type(each) for each in results] == [NoResponse] * 4
+
+
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR"])
+def test_without_a_file_the_systems_certificates_are_trusted(variable, tmp_path, monkeypatch):
+    cert, key = self_signed(tmp_path)
+    # By this name OpenSSL finds a certificate in a folder.
+    hashed = subprocess.run(["openssl", "x509", "-hash", "-noout", "-in", cert], capture_output=True, check=True)
+    (folder := tmp_path / "trusted").mkdir()
+    (folder / f"{hashed.stdout.decode().strip()}.0").symlink_to(cert)
+    credentials = grpc.ssl_server_credentials([(key.read_bytes(), cert.read_bytes())])
+    # What is named and is not there leaves the folder alone.
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "none"))
+    with GrpcServer(lambda method, content: content, credentials) as server:
+        url = server.url.replace("127.0.0.1", "localhost")
+        with pytest.raises(NoResponse, match="CERTIFICATE_VERIFY_FAILED"):
+            once(url, Request(PATH), timeout_s=10)
+        monkeypatch.setenv(variable, str(cert if variable == "SSL_CERT_FILE" else folder))
+        assert once(url, Request(PATH, b"x"), timeout_s=10).body == b"x"
 
 
 def test_both_speak_tls(tmp_path):
