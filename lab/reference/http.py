@@ -16,8 +16,8 @@ from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
 from deployments.observe.stats import Stats
 from ensemble_rollout.feedback import labels as feedback
-from ensemble_rollout.loading import requests as loading
-from ensemble_rollout.loading.control import ModelControl
+from ensemble_rollout.loading import feature as loading
+from ensemble_rollout.loading.feature import ModelControl
 from lab.reference.pages import code, first_paragraph, kind, table
 
 # Of an error, in the description of a status.

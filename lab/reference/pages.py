@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from deployments.contract.errors import EnsembleError, errors_by_code
 from deployments.serving.ingress_replica import IngressReplica
-from ensemble_models.results import Table
+from ensemble_models.options import Table
 from ensemble_rollout.feedback.feature import Feedback
 from ensemble_serving import Client, NoResponse, ResponseTimeout
 from graph import app

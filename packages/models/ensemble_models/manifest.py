@@ -13,7 +13,7 @@ import msgspec
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import METADATA, find, sha256, versions
 from ensemble_models.options import FILE, Command
-from ensemble_sources.manifest import MANIFEST, MAX_MANIFEST_BYTES, Entry, Manifest
+from ensemble_sources.website import MANIFEST, MAX_MANIFEST_BYTES, Entry, Manifest
 
 
 def write(root: Path) -> str:

@@ -142,8 +142,7 @@ class OpenInference(TensorProtocol):
 
     def request(self, images: Sequence[bytes]) -> Request:
         """See `Protocol.request`."""
-        from ensemble_remote.open_inference_grpc import infer_message
-        from ensemble_remote.open_inference_http import infer_body
+        from ensemble_remote.open_inference import infer_body, infer_message
 
         tensors = filled(self.inputs, images, self.shapes)
         if self.is_grpc:
@@ -160,8 +159,7 @@ class TensorFlowServing(TensorProtocol):
     def request(self, images: Sequence[bytes]) -> Request:
         """See `Protocol.request`."""
         from ensemble_tensorflow_serving import tensorflow_serving_pb2 as pb
-        from ensemble_tensorflow_serving.client_grpc import predict_message
-        from ensemble_tensorflow_serving.client_http import predict_body
+        from ensemble_tensorflow_serving.member import predict_body, predict_message
 
         tensors = filled(self.inputs, images, self.shapes)
         if self.is_grpc:

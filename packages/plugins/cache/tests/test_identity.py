@@ -16,7 +16,9 @@ def digest(root, *members, **args):
     config = parse(
         {"model_repository": str(root), "members": [{"name": m} for m in members or ("a", "b")], "cache": {}, **args}
     )
-    return identity(config, resolve_signatures(config), CacheSettings.model_validate(config.features["cache"]))
+    return identity(
+        config, resolve_signatures(config, with_identities=True), CacheSettings.model_validate(config.features["cache"])
+    )
 
 
 @pytest.fixture
@@ -40,6 +42,11 @@ def test_what_decides_scores_decides_the_identity(root):
     (root / "a/1/variables").mkdir()
     (root / "a/1/variables/weights").write_bytes(b"1")
     assert digest(root, members=[{"name": "a", "version": 1}, {"name": "b"}]) != own
+
+
+def test_models_are_hashed_only_for_a_cache(root):
+    config = parse({"model_repository": str(root), "members": [{"name": "a"}]})
+    assert resolve_signatures(config).identities == {}
 
 
 def test_what_decides_nothing_does_not(root):

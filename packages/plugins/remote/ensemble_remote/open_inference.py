@@ -1,13 +1,223 @@
-"""Members on a server that speaks the Open Inference Protocol (KServe v2): Triton, MLServer, KServe or this one."""
+"""Members on a server that speaks the Open Inference Protocol (KServe v2): Triton, MLServer, KServe or this one.
+
+Sources: https://github.com/kserve/open-inference-protocol, and Triton's extension for binary tensor data.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import secrets
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+from urllib.parse import quote
 
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from ensemble_remote.client import Client
+from deployments.contract.payload import Images
+from ensemble_remote.calls import JSON, GrpcConnection, HttpConnection, parse
+from ensemble_remote.client import Client, InvalidResponse, Output, Unavailable
+from ensemble_remote.config import RemoteConfig
 from ensemble_remote.member import RemoteKind
+from ensemble_remote.tensors import FLOATS, Binding, Content, ModelMetadata, Tensor
+from ensemble_serving.protocol import inference_pb2 as pb
+
+
+class OpenInferenceGrpc(GrpcConnection):
+    """Calls one endpoint of a server."""
+
+    service = "inference.GRPCInferenceService"
+
+    async def describe(self, timeout_s: float) -> ModelMetadata:
+        """See `Client.describe`."""
+        model = {"name": self._config.model_name, "version": self._config.version or ""}
+        ready = await self._call("ModelReady", pb.ModelReadyRequest(**model), pb.ModelReadyResponse, timeout_s)
+        if not ready.ready:
+            raise Unavailable(f"its model {self._config.model_name!r} is not ready")
+        request = pb.ModelMetadataRequest(**model)
+        described = await self._call("ModelMetadata", request, pb.ModelMetadataResponse, timeout_s)
+        inputs, outputs = (
+            [Tensor(each.name, each.datatype, tuple(each.shape)) for each in tensors]
+            for tensors in (described.inputs, described.outputs)
+        )
+        return ModelMetadata(inputs, outputs, self._config.version or highest(described.versions))
+
+    async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
+        """See `Client.infer`."""
+        request = infer_message(self._config.model_name, [binding.content(images)], [binding.output])
+        request.model_version = self._config.version or ""
+        response = await self._call("ModelInfer", request, pb.ModelInferResponse, timeout_s, headers)
+        return Output(_values_of(response, binding), response.model_version)
+
+
+def highest(versions: Sequence[str]) -> str:
+    """Return the highest of a model's versions, which are numbers or names; empty if there is none."""
+    return max(
+        versions, key=lambda version: (version.isdecimal(), int(version) if version.isdecimal() else 0), default=""
+    )
+
+
+def infer_message(model: str, tensors: Sequence[Content], outputs: Sequence[str] = ()) -> pb.ModelInferRequest:
+    """Make an infer request for a model's outputs of these names, none for all."""
+    request = pb.ModelInferRequest(
+        model_name=model, id=secrets.token_hex(4), outputs=[{"name": each} for each in outputs]
+    )
+    for tensor in tensors:
+        request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        request.raw_input_contents.append(tensor.raw)
+    return request
+
+
+def check_datatype(datatype: str) -> None:
+    """Raise InvalidResponse unless an output holds floating-point numbers."""
+    if datatype not in FLOATS:
+        raise InvalidResponse(f"the output has the data type {datatype}; a floating-point type was expected")
+
+
+def _values_of(response: pb.ModelInferResponse, binding: Binding) -> NDArray[Any]:
+    names = [output.name for output in response.outputs]
+    if binding.output not in names:
+        raise InvalidResponse(f"the response has the outputs {names}; {binding.output!r} was expected")
+    position = names.index(binding.output)
+    output = response.outputs[position]
+    check_datatype(output.datatype)
+    try:
+        if response.raw_output_contents:
+            values = np.frombuffer(response.raw_output_contents[position], FLOATS[output.datatype])
+        else:
+            contents = output.contents
+            values = np.array(contents.fp64_contents if output.datatype == "FP64" else contents.fp32_contents)
+        return values.reshape(tuple(output.shape))
+    except (ValueError, IndexError) as err:
+        raise InvalidResponse(f"the output does not have its declared shape {list(output.shape)[:8]}") from err
+
+
+BINARY = "binary_tensor_data"
+HEADER = "inference-header-content-length"
+
+
+class _Output(Tensor, frozen=True):
+    data: msgspec.Raw = msgspec.Raw(b"")
+    parameters: dict[str, Any] | None = None
+
+
+class _Model(msgspec.Struct):
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    versions: list[str] | None = None
+
+
+class _Server(msgspec.Struct):
+    extensions: list[str] = []
+
+
+class _Ready(msgspec.Struct):
+    ready: bool = True
+
+
+class _Response(msgspec.Struct):
+    outputs: list[_Output]
+    model_version: str | None = None
+
+
+READY, MODEL, SERVER, RESPONSE = (msgspec.json.Decoder(kind).decode for kind in (_Ready, _Model, _Server, _Response))
+NUMBERS = msgspec.json.Decoder(list[Any]).decode
+
+
+class OpenInferenceHttp(HttpConnection):
+    """Calls one endpoint of a server."""
+
+    def __init__(self, config: RemoteConfig, ip: str, max_scores: int) -> None:
+        super().__init__(config, ip, max_scores)
+        version = f"/versions/{config.version}" if config.version else ""
+        self._path = f"/v2/models/{quote(config.model_name, safe='')}{version}"
+        self._is_binary = False
+
+    async def describe(self, timeout_s: float) -> ModelMetadata:
+        """See `Client.describe`."""
+        body = (await self._call(f"{self._path}/ready", timeout_s)).body
+        # Triton's response has no body.
+        if body.strip() and not parse(body, READY).ready:
+            raise Unavailable(f"its model {self._config.model_name!r} is not ready")
+        self._is_binary = BINARY in parse((await self._call("/v2", timeout_s)).body, SERVER).extensions
+        model = parse((await self._call(self._path, timeout_s)).body, MODEL)
+        return ModelMetadata(model.inputs, model.outputs, self._config.version or highest(model.versions or []))
+
+    async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
+        """See `Client.infer`."""
+        made, sent = infer_body([binding.content(images)], [binding.output], is_binary=self._is_binary)
+        response = await self._call(f"{self._path}/infer", timeout_s, made, {**headers, **sent})
+        return _output(response.header(HEADER), response.body, binding)
+
+
+def infer_body(
+    tensors: Sequence[Content], outputs: Sequence[str] = (), *, is_binary: bool
+) -> tuple[bytes, dict[str, str]]:
+    """Encode the body of an infer request for some outputs, none for all; return it with its headers.
+
+    Args:
+        tensors: the inputs.
+        outputs: their names.
+        is_binary: whether tensors follow the JSON as bytes, in both directions.
+    """
+    raw = [each.raw for each in tensors] if is_binary else []
+    inputs = [_sized(*each) for each in zip(tensors, raw, strict=True)] if is_binary else list(map(_listed, tensors))
+    # KServe's server fails on a request without an id.
+    head: dict[str, Any] = {"id": secrets.token_hex(4), "inputs": inputs}
+    if outputs:
+        head["outputs"] = [{"name": name} for name in outputs]
+    if not is_binary:
+        return msgspec.json.encode(head), JSON
+    json = msgspec.json.encode({**head, "parameters": {"binary_data_output": True}})
+    headers = {"content-type": "application/octet-stream", HEADER: str(len(json))}
+    return b"".join([json, *raw]), headers
+
+
+def _described(tensor: Content) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+
+
+def _sized(tensor: Content, raw: bytes) -> dict[str, Any]:
+    """Describe a tensor whose bytes follow the JSON."""
+    return {**_described(tensor), "parameters": {"binary_data_size": len(raw)}}
+
+
+def _listed(tensor: Content) -> dict[str, Any]:
+    """Describe a tensor with its values."""
+    head = _described(tensor)
+    if isinstance(tensor.values, np.ndarray):
+        return {**head, "data": tensor.values.ravel().tolist()}
+    return {
+        **head,
+        "parameters": {"content_type": "base64"},
+        "data": [b64encode(each).decode() for each in tensor.values],
+    }
+
+
+def _output(header: str | None, body: bytes, binding: Binding) -> Output:
+    """Read the output of a response: in the JSON, or behind the JSON, whose size the header has."""
+    offset = len(body) if header is None or not header.isdecimal() else int(header)
+    response = parse(body[:offset], RESPONSE)
+    for output in response.outputs:
+        size = (output.parameters or {}).get("binary_data_size", 0)
+        end = offset + (size if isinstance(size, int) and size > 0 else 0)
+        if output.name == binding.output:
+            return Output(_values(output, body[offset:end]), response.model_version or "")
+        offset = end
+    names = [output.name for output in response.outputs]
+    raise InvalidResponse(f"the response has the outputs {names}; {binding.output!r} was expected")
+
+
+def _values(output: _Output, content: bytes) -> NDArray[Any]:
+    check_datatype(output.datatype)
+    try:
+        if content:
+            return np.frombuffer(content, FLOATS[output.datatype]).reshape(output.shape)
+        return np.array(parse(bytes(output.data), NUMBERS), np.float64).reshape(output.shape)
+    except (ValueError, TypeError) as err:
+        raise InvalidResponse(f"the output does not have its declared shape {list(output.shape)[:8]}") from err
 
 
 class OpenInference(RemoteKind):
@@ -17,11 +227,4 @@ class OpenInference(RemoteKind):
 
     def connect(self, ip: str, max_scores: int) -> Client:
         """See `RemoteConfig.connect`."""
-        # Imported where it runs: each has a client library of its own.
-        if self.is_grpc:
-            from ensemble_remote.open_inference_grpc import OpenInferenceGrpc
-
-            return OpenInferenceGrpc(self, ip, max_scores)
-        from ensemble_remote.open_inference_http import OpenInferenceHttp
-
-        return OpenInferenceHttp(self, ip, max_scores)
+        return (OpenInferenceGrpc if self.is_grpc else OpenInferenceHttp)(self, ip, max_scores)

@@ -11,8 +11,7 @@ from deployments.contract.item import Item, MemberPrediction
 from deployments.contract.rollout import CanaryConfig
 from ensemble_rollout.canary.feature import Drawing, counters
 from ensemble_rollout.canary.trial import Trial
-from ensemble_rollout.copies import PixelTap, ShadowInterceptor
-from ensemble_rollout.record import Trials
+from ensemble_rollout.record import PixelTap, ShadowInterceptor, Trials
 from graph.pipeline.pipeline import Intercepted
 from packages.plugins.rollout.tests.shadow.test_shadow import Breaks, Names, over, shadow, waiting
 from tests.batches import batch

@@ -11,7 +11,7 @@ from deployments.ingress.http.server import HttpServer
 from deployments.ingress.protocol import Extension
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
-from ensemble_seldon import feedback
+from ensemble_seldon import protocol
 from ensemble_seldon import seldon_pb2 as pb
 from packages.plugins.rollout.tests.feedback.told import Told
 from tests.door import NO_FEEDBACK, Door
@@ -24,11 +24,11 @@ def ask(message):
         handles: ClassVar = {"feedback": told}
 
     door._http = HttpServer(replace(door.service, labels=("a", "b", "c", "d"), extensions=[TakesLabels()]))
-    return *door.ask(feedback.PATH, json.dumps(message).encode()), told.labels
+    return *door.ask(protocol.PATH, json.dumps(message).encode()), told.labels
 
 
 async def call(take, message):
-    return await feedback.calls(take, 4)["seldon.protos.Seldon/SendFeedback"].handler(message, Call(Trace("")))
+    return await protocol.feedback_calls(take, 4)["seldon.protos.Seldon/SendFeedback"].handler(message, Call(Trace("")))
 
 
 ANSWER = {"meta": {"puid": "r"}, "data": {"names": ["a"], "tensor": {"shape": [1, 1], "values": [1.0]}}}

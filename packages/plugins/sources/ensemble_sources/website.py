@@ -1,20 +1,56 @@
-"""Models on a website, which lists its files in a manifest."""
+"""Models on a website, which lists its files in `manifest.json`."""
 
 from __future__ import annotations
 
 import hashlib
 import ssl
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 from urllib.parse import SplitResult, quote
 
 import aiohttp
+import msgspec
 
 from deployments.repository.errors import SourceError
 from deployments.repository.repository import VERSION
-from ensemble_sources import manifest
 from ensemble_sources.file_system import FileSystem
 from ensemble_sources.mirror import File, Listing
+
+MANIFEST = "manifest.json"
+MAX_MANIFEST_BYTES = 4 * 1024 * 1024
+
+
+class Entry(msgspec.Struct, forbid_unknown_fields=True):
+    """A file.
+
+    Attributes:
+        size: in bytes.
+        sha256: of the content, hexadecimal.
+    """
+
+    size: Annotated[int, msgspec.Meta(ge=0)]
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class Manifest(msgspec.Struct, forbid_unknown_fields=True):
+    """A repository's files.
+
+    Attributes:
+        format: of the manifest.
+        models: by name, version and path below the version's folder.
+    """
+
+    models: dict[str, dict[str, dict[str, Entry]]]
+    format: Literal[1] = 1
+
+
+def read_manifest(content: bytes) -> Manifest:
+    """Decode a manifest; raises SourceError if it is none."""
+    try:
+        return msgspec.json.decode(content, type=Manifest)
+    except (msgspec.DecodeError, RecursionError) as err:
+        raise SourceError(f"{MANIFEST} is no manifest, make it with `ensemble manifest`: {err}") from err
+
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 # `FileSystem.fetch` bounds the whole download.
@@ -52,14 +88,14 @@ class Website(FileSystem):
 
     def list(self, name: str) -> Listing:
         """See `Mirror.list`; a manifest with another SHA-256 than the configured one is refused."""
-        content = self.read(manifest.MANIFEST, manifest.MAX_MANIFEST_BYTES)
+        content = self.read(MANIFEST, MAX_MANIFEST_BYTES)
         pinned, digest = self.location.manifest, hashlib.sha256(content).hexdigest()
         if pinned is not None and digest != pinned:
             raise SourceError(
-                f"{self.location}: {manifest.MANIFEST} has the SHA-256 {digest}, the configuration wants {pinned}; "
+                f"{self.location}: {MANIFEST} has the SHA-256 {digest}, the configuration wants {pinned}; "
                 "if you changed the repository, change the configuration, too"
             )
-        listed = manifest.read(content).models.get(name, {})
+        listed = read_manifest(content).models.get(name, {})
         return {
             int(version): {path: File(each.size, each.sha256, each.sha256) for path, each in files.items()}
             for version, files in listed.items()

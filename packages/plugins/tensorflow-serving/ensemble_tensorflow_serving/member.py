@@ -1,14 +1,221 @@
-"""Members on a server that speaks TensorFlow Serving's API: TensorFlow Serving, OpenVINO Model Server before 2026.3."""
+"""Members on a server that speaks TensorFlow Serving's API: TensorFlow Serving, OpenVINO Model Server before 2026.3.
+
+REST has the row format, where encoded images are `{"b64": ...}`. Sources:
+https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis and its g3doc/api_rest.md
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+from urllib.parse import quote
 
+import msgspec
+import numpy as np
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 from pydantic import Field
 
-from ensemble_remote.client import Client
+from deployments.contract.payload import Images
+from ensemble_remote.calls import JSON, GrpcConnection, HttpConnection, parse
+from ensemble_remote.client import Client, InvalidResponse, Output, RequestRejected, ServerError
+from ensemble_remote.config import RemoteConfig
 from ensemble_remote.member import RemoteKind
-from ensemble_remote.tensors import TensorName
+from ensemble_remote.open_inference import check_datatype
+from ensemble_remote.tensors import (
+    BYTES,
+    PIXELS,
+    Binding,
+    Content,
+    IncompatibleModel,
+    ModelMetadata,
+    Tensor,
+    TensorName,
+)
+from ensemble_tensorflow_serving import tensorflow_serving_pb2 as pb
+
+SIGNATURES = "signature_def"
+# TensorFlow's data types by their names in the Open Inference Protocol; the enumeration is open, and INT32 is unnamed.
+TYPES: dict[str, Any] = {
+    **{"FP32": pb.DT_FLOAT, "FP64": pb.DT_DOUBLE, "FP16": pb.DT_HALF, BYTES: pb.DT_STRING},
+    **{"UINT8": pb.DT_UINT8, "INT32": 3, "INT64": pb.DT_INT64},
+}
+NAMES: dict[int, str] = {number: name for name, number in TYPES.items()}
+
+
+class TensorFlowGrpc(GrpcConnection):
+    """Calls one endpoint of a server."""
+
+    service = "tensorflow.serving.PredictionService"
+
+    def __init__(self, config: RemoteConfig, ip: str, max_scores: int, signature: str) -> None:
+        """Set the name of the model's signature; for the others see `GrpcConnection`."""
+        super().__init__(config, ip, max_scores)
+        self._signature = signature
+
+    def _spec(self) -> pb.ModelSpec:
+        spec = pb.ModelSpec(name=self._config.model_name)
+        version = self._config.version
+        if version is not None and version.isdecimal():
+            spec.version.value = int(version)
+        elif version is not None:
+            spec.version_label = version
+        return spec
+
+    async def describe(self, timeout_s: float) -> ModelMetadata:
+        """See `Client.describe`."""
+        request = pb.GetModelMetadataRequest(model_spec=self._spec(), metadata_field=[SIGNATURES])
+        described = await self._call("GetModelMetadata", request, pb.GetModelMetadataResponse, timeout_s)
+        try:
+            signatures = pb.SignatureDefMap.FromString(described.metadata[SIGNATURES].value)
+        except DecodeError as err:
+            raise InvalidResponse("the metadata can't be read") from err
+        return signature_metadata(signatures, self._signature, _version(described.model_spec))
+
+    async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
+        """See `Client.infer`."""
+        request = predict_message(self._spec(), [binding.content(images)])
+        request.model_spec.signature_name = self._signature
+        request.output_filter.append(binding.output)
+        response = await self._call("Predict", request, pb.PredictResponse, timeout_s, headers)
+        if binding.output not in response.outputs:
+            names = sorted(response.outputs)[:8]
+            raise InvalidResponse(f"the response has the outputs {names}; {binding.output!r} was expected")
+        return Output(_values(response.outputs[binding.output]), _version(response.model_spec))
+
+
+def predict_message(spec: pb.ModelSpec, tensors: Sequence[Content]) -> pb.PredictRequest:
+    """Make a predict request."""
+    request = pb.PredictRequest(model_spec=spec)
+    for tensor in tensors:
+        sent = request.inputs[tensor.name]
+        sent.dtype = TYPES[tensor.datatype]
+        for extent in tensor.shape:
+            sent.tensor_shape.dim.add(size=extent)
+        if isinstance(tensor.values, np.ndarray):
+            sent.tensor_content = tensor.raw
+        else:
+            sent.string_val.extend(tensor.values)
+    return request
+
+
+def signature_metadata(signatures: pb.SignatureDefMap, name: str, version: str) -> ModelMetadata:
+    """Read the tensors of a model's signature; raise IncompatibleModel if the model does not have it."""
+    if name not in signatures.signature_def:
+        raise IncompatibleModel(f"the model has no signature {name!r} but {sorted(signatures.signature_def)[:8]}")
+    signature = signatures.signature_def[name]
+    inputs, outputs = (
+        [_tensor(*each) for each in tensors.items()] for tensors in (signature.inputs, signature.outputs)
+    )
+    return ModelMetadata(inputs, outputs, version)
+
+
+def _version(spec: pb.ModelSpec) -> str:
+    return str(spec.version.value) if spec.HasField("version") else spec.version_label
+
+
+def _tensor(name: str, info: pb.TensorInfo) -> Tensor:
+    shape = () if info.tensor_shape.unknown_rank else tuple(dim.size for dim in info.tensor_shape.dim)
+    return Tensor(name, NAMES.get(info.dtype, str(info.dtype)), shape)
+
+
+def _values(tensor: pb.TensorProto) -> NDArray[Any]:
+    datatype = NAMES.get(tensor.dtype, str(tensor.dtype))
+    check_datatype(datatype)
+    shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
+    try:
+        if tensor.tensor_content:
+            return np.frombuffer(tensor.tensor_content, PIXELS[datatype]).reshape(shape)
+        if tensor.dtype == pb.DT_HALF:
+            return np.array(tensor.half_val, np.uint16).view(np.float16).reshape(shape)
+        return np.array(tensor.double_val or tensor.float_val, PIXELS[datatype]).reshape(shape)
+    except (ValueError, OverflowError) as err:
+        raise InvalidResponse(f"the output does not have its declared shape {shape[:8]}") from err
+
+
+# The name of the tensors of a server without metadata: the row format does not name a single input or output.
+UNNAMED = "unnamed"
+
+
+class _Signatures(msgspec.Struct):
+    signature_def: dict[str, Any]
+
+
+class _Model(msgspec.Struct):
+    metadata: _Signatures
+    model_spec: dict[str, Any] = {}
+
+
+class _Response(msgspec.Struct):
+    predictions: list[Any]
+
+
+MODEL, RESPONSE = (msgspec.json.Decoder(kind).decode for kind in (_Model, _Response))
+
+
+class TensorFlowHttp(HttpConnection):
+    """Calls one endpoint of a server."""
+
+    def __init__(self, config: RemoteConfig, ip: str, max_scores: int, signature: str, datatype: str) -> None:
+        """Set the model's signature, and the input's type if there is no metadata; others: see `HttpConnection`."""
+        super().__init__(config, ip, max_scores)
+        version = config.version
+        selected = "" if version is None else f"/{'versions' if version.isdecimal() else 'labels'}/{version}"
+        self._path = f"/v1/models/{quote(config.model_name, safe='')}{selected}"
+        self._signature = signature
+        # What the configuration describes, for a server without metadata.
+        type_ = BYTES if config.as_sent else datatype
+        inputs, outputs = Tensor(config.input or UNNAMED, type_, ()), Tensor(config.output or UNNAMED, "FP32", ())
+        self._configured = ModelMetadata([inputs], [outputs], version or "")
+
+    async def describe(self, timeout_s: float) -> ModelMetadata:
+        """See `Client.describe`."""
+        # The model's status: every server reports that, and not every one metadata.
+        await self._call(self._path, timeout_s)
+        try:
+            body = (await self._call(f"{self._path}/metadata", timeout_s)).body
+        except (ServerError, RequestRejected):
+            return self._configured
+        model = parse(body, MODEL)
+        try:
+            signatures = json_format.ParseDict(
+                model.metadata.signature_def, pb.SignatureDefMap(), ignore_unknown_fields=True
+            )
+        except json_format.ParseError as err:
+            raise InvalidResponse(f"the metadata can't be read: {err}") from err
+        return signature_metadata(signatures, self._signature, str(model.model_spec.get("version", "")))
+
+    async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
+        """See `Client.infer`; the version is empty, because responses do not have it."""
+        body, sent = predict_body([binding.content(images)], self._signature)
+        response = await self._call(f"{self._path}:predict", timeout_s, body, {**headers, **sent})
+        predictions = parse(response.body, RESPONSE).predictions
+        # A model of several outputs names them.
+        if predictions and isinstance(predictions[0], dict):
+            try:
+                predictions = [row[binding.output] for row in predictions]
+            except (KeyError, TypeError) as err:
+                raise InvalidResponse(f"the response lacks {binding.output!r} for an image") from err
+        try:
+            return Output(np.array(predictions, np.float64), "")
+        except (ValueError, TypeError) as err:
+            raise InvalidResponse("the predictions are no array of numbers") from err
+
+
+def predict_body(tensors: Sequence[Content], signature: str) -> tuple[bytes, dict[str, str]]:
+    """Encode the body of a predict request in the row format; return it with its headers."""
+    columns: dict[str, list[Any]] = {
+        each.name: each.values.tolist()
+        if isinstance(each.values, np.ndarray)
+        else [{"b64": base64.b64encode(image).decode()} for image in each.values]
+        for each in tensors
+    }
+    # A single input has no name there.
+    [*rows] = zip(*columns.values(), strict=True)
+    instances = [row[0] if len(columns) == 1 else dict(zip(columns, row, strict=True)) for row in rows]
+    return msgspec.json.encode({"signature_name": signature, "instances": instances}), JSON
 
 
 class TensorFlowServing(RemoteKind):
@@ -22,11 +229,6 @@ class TensorFlowServing(RemoteKind):
 
     def connect(self, ip: str, max_scores: int) -> Client:
         """See `RemoteConfig.connect`."""
-        # Imported where it runs: each has a client library of its own.
         if self.is_grpc:
-            from ensemble_tensorflow_serving.client_grpc import TensorFlowGrpc
-
             return TensorFlowGrpc(self, ip, max_scores, self.signature_name)
-        from ensemble_tensorflow_serving.client_http import TensorFlowHttp
-
         return TensorFlowHttp(self, ip, max_scores, self.signature_name, self.datatype)

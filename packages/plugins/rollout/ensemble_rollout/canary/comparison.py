@@ -14,8 +14,7 @@ from deployments.contract.item import Item
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Images, Probabilities
 from ensemble_rollout.canary.trial import Role, Trial
-from ensemble_rollout.copies import Copy
-from ensemble_rollout.record import Trials
+from ensemble_rollout.record import Copy, Trials
 from graph.pipeline.background import PATIENCE_MS, Background, unhurried
 
 logger = logging.getLogger("ray.serve")

@@ -14,8 +14,7 @@ from deployments.observe.metrics import SECONDS, TaggedCounter, TaggedGauge, Tag
 from ensemble_rollout.canary.comparison import Comparison
 from ensemble_rollout.canary.flow import Canary
 from ensemble_rollout.canary.trial import CanaryCounters, CanaryStats, Trial
-from ensemble_rollout.copies import PixelTap, ShadowInterceptor
-from ensemble_rollout.record import Trials, answered
+from ensemble_rollout.record import PixelTap, ShadowInterceptor, Trials, answered
 from graph.features.feature import Feature, Site
 from graph.pipeline.pipeline import Answered, InFlight, Pipeline
 from graph.schema import EnsembleConfig

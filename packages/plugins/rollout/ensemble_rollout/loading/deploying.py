@@ -10,7 +10,7 @@ import fcntl
 import time
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import ray
@@ -23,12 +23,19 @@ from deployments.private import make_private
 from deployments.ray_internals.dashboard import APPLICATIONS, ON_HEAD, authorization, url
 from deployments.repository.errors import ModelError, Unreachable
 from deployments.rpc.listener import place
-from ensemble_rollout.loading.control import Change
 from ensemble_rollout.loading.flow import NEEDED
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
 
 TIMEOUT_S, LOOK_EVERY_S = 20.0, 0.2
+
+
+class Change(NamedTuple):
+    """A change of a member: it is unloaded, or loads a version, None for the highest."""
+
+    name: str
+    unload: bool = False
+    version: int | None = None
 
 
 def loadable(config: EnsembleConfig) -> dict[str, LocalMember]:

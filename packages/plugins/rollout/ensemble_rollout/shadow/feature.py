@@ -9,7 +9,7 @@ from deployments.contract.nodes import Node
 from deployments.contract.rollout import ShadowSettings
 from deployments.ingress.protocol import Report
 from deployments.observe.metrics import TaggedCounter
-from ensemble_rollout.copies import PixelTap, ShadowInterceptor
+from ensemble_rollout.record import PixelTap, ShadowInterceptor
 from ensemble_rollout.shadow.flow import Shadow, ShadowCounters, ShadowStats
 from graph.features.feature import Feature, Site
 from graph.pipeline.member_client import Member

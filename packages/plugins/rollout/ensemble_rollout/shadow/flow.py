@@ -16,8 +16,7 @@ from msgspec import Meta
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from deployments.contract.rollout import ShadowSettings
-from ensemble_rollout.copies import Copy
-from ensemble_rollout.record import Record, count_by_rightness
+from ensemble_rollout.record import Copy, Record, count_by_rightness
 from graph.features.proportion import Counts, Proportion, proportion
 from graph.pipeline.background import PATIENCE_MS, Background, unhurried
 from graph.pipeline.member_client import Member

@@ -14,8 +14,8 @@ from deployments.contract.batch import Batch
 from deployments.contract.errors import AlreadyLabelled, DeadlineExceeded, UnknownLabel, UnknownRequest
 from deployments.contract.item import Item
 from deployments.rpc.wire import VERSION
-from ensemble_rollout.feedback import peers
-from ensemble_rollout.feedback.peers import Peers
+from ensemble_rollout.feedback import feature as peers
+from ensemble_rollout.feedback.feature import Peers
 from packages.plugins.rollout.tests.feedback.test_store import book, seen
 
 

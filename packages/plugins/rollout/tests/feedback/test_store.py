@@ -6,10 +6,9 @@ from msgspec.structs import replace
 from deployments.contract.caller import Caller
 from deployments.contract.errors import AlreadyLabelled, UnknownLabel, UnknownRequest
 from deployments.contract.nodes import Flow
-from ensemble_rollout.copies import ShadowInterceptor
 from ensemble_rollout.feedback.feature import Remembering, counters
 from ensemble_rollout.feedback.store import MAX_ID, FeedbackSettings, FeedbackStore
-from ensemble_rollout.record import Record
+from ensemble_rollout.record import Record, ShadowInterceptor
 from ensemble_rollout.shadow.flow import Pairs
 from graph.pipeline.pipeline import Intercepted
 from packages.plugins.rollout.tests.shadow.test_shadow import Names, over, shadow, waiting

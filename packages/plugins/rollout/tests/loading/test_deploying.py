@@ -11,8 +11,8 @@ from openvino import opset13 as op
 
 from deployments.contract.errors import Conflict, NotFound, NotReady
 from deployments.ray_internals.dashboard import APPLICATIONS
-from ensemble_rollout.loading.control import Change
 from ensemble_rollout.loading.deploying import deploy, fitting, redeployed
+from ensemble_rollout.loading.feature import Change
 from graph.config import parse
 from graph.signature import resolve_signatures
 from tests.networks import CLASSES, constant, one_hot, store

@@ -16,7 +16,7 @@ from deployments.contract.errors import (
 from deployments.ingress.ingress import Ingress
 from deployments.ingress.settings import IngressSettings
 from deployments.ingress.single_member import MemberModelInfo, SingleMemberGraph
-from ensemble_rollout.loading.control import Change, ModelControl
+from ensemble_rollout.loading.feature import Change, ModelControl
 from ensemble_rollout.loading.flow import UnloadGate
 from graph.sections import LoadingSettings
 from tests.batches import batch, errors

@@ -1,7 +1,7 @@
 import pytest
 
 from deployments.contract.errors import InvalidParameter
-from ensemble_rollout.loading.control import check_unload, version_to_load
+from ensemble_rollout.loading.feature import check_unload, version_to_load
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item
 from deployments.contract.rollout import ShadowSettings
-from ensemble_rollout.copies import Followed, PixelTap
-from ensemble_rollout.record import Record, Trials
+from ensemble_rollout.record import Followed, PixelTap, Record, Trials
 from ensemble_rollout.shadow.feature import counters, replaced
 from ensemble_rollout.shadow.flow import Pairs, Shadow
 from graph.config import parse
