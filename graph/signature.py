@@ -53,8 +53,8 @@ class EnsembleSignature:
         return {preprocessing.key: preprocessing for preprocessing in self.preprocessing.values()}
 
 
-def resolve_signatures(config: EnsembleConfig, with_identities: bool = True) -> EnsembleSignature:
-    """Read every member's signature, and compare them; `with_identities` reads each model's files, too.
+def resolve_signatures(config: EnsembleConfig, with_identities: bool = False) -> EnsembleSignature:
+    """Read every member's signature, and compare them; `with_identities` hashes each model's files, too: for a cache.
 
     Raises:
         ConfigurationError: a member can't be served, or two of them differ in classes or labels.

@@ -9,10 +9,11 @@ from dataclasses import field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ensemble_models.results import FILES
 from scripts.errors import check_writable, flag_type
 
 T = TypeVar("T")
+
+FILES = ("json", "markdown")
 
 
 def number(above: float, below: float = math.inf) -> Callable[[str], float]:
@@ -45,9 +46,9 @@ def from_flags(cls: type[T], args: argparse.Namespace) -> T:
 
 
 def add_files(parser: argparse.ArgumentParser, *kinds: str) -> None:
-    """Add the flags `--json`, `--markdown` and `--plot`, or the named ones of them."""
+    """Add the flags `--json` and `--markdown`, or the named one of them."""
     for kind in kinds or FILES:
-        parser.add_argument(f"--{kind}", type=Path, metavar="FILE", help=FILES[kind])
+        parser.add_argument(f"--{kind}", type=Path, metavar="FILE")
 
 
 def check_files(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:

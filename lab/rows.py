@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ensemble_models.results import Table
+from ensemble_models.options import Table
 from scripts.errors import ScriptError
 from scripts.shipped import CHECKOUT
 

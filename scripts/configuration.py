@@ -146,7 +146,7 @@ def check(
 
     config = check_arguments(application, serve)
     wanted(config)
-    return config, resolve_signatures(config, with_identities=False)
+    return config, resolve_signatures(config)
 
 
 def check_arguments(application: Mapping[str, Any], serve: Mapping[str, Any] | None = None) -> EnsembleConfig:

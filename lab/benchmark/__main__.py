@@ -26,7 +26,7 @@ from dataclasses import replace
 
 from tqdm import tqdm
 
-from ensemble_models.results import write_files
+from ensemble_models.options import write_files
 from lab.benchmark.systems import Running, System, can_serve, named, peers, running
 from lab.benchmark.workloads import WORKLOADS, Workload, workload
 from lab.flags import add_files, check_files, fraction

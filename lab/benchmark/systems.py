@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import yaml
 
@@ -22,7 +24,6 @@ from ensemble_capacity.load.machine import Processes
 from ensemble_capacity.load.measure import Duration, Row, measure
 from ensemble_capacity.load.protocols import Classify, Protocol
 from ensemble_capacity.load.search import Bracket, Trial, bracket
-from ensemble_capacity.load.server import Server
 from ensemble_capacity.serving import says_ready, started
 from ensemble_serving.transports import NoResponse, once
 from lab.benchmark.peer import DECLARED, PEERS, TorchServe, grpc_form, python_of
@@ -172,9 +173,8 @@ class Running:
         mode: Mode,
         seconds: float,
         timeout_s: float = Target.timeout_s,
-        watched: bool = False,
     ) -> Row:
-        """Measure a load; requests may have failed, also by the time-out. `watched` reads the server's statistics."""
+        """Measure a load; requests may have failed, also by the time-out."""
         target = Target(
             f"{protocol}://127.0.0.1:{HTTP_PORT if protocol == 'http' else GRPC_PORT}",
             self._system.form if protocol == "http" else self._system.grpc_form,
@@ -182,8 +182,13 @@ class Running:
             repeats=workload.repeats,
             timeout_s=timeout_s,
         )
-        server = Server(target, MODEL) if watched else None
-        return measure(target, mode, Duration(WARM_UP_S, seconds), server=server)
+        return measure(target, mode, Duration(WARM_UP_S, seconds))
+
+    def batches(self) -> Counter[int]:
+        """Count the batches so far, by their number of images, as the server reports them."""
+        url = f"http://127.0.0.1:{HTTP_PORT}/v2/models/{MODEL}/stats"
+        [stats] = httpx.get(url, timeout=30).raise_for_status().json()["model_stats"]
+        return Counter({int(each["batch_size"]): int(each["compute_infer"]["count"]) for each in stats["batch_stats"]})
 
     def load(self, workload: Workload, protocol: str, clients: int, seconds: float) -> dict[str, Any]:
         """Measure a closed loop of clients, and the server's use of the machine meanwhile.

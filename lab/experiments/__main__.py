@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
 
-from ensemble_models.results import Table
+from ensemble_models.options import Table
 from lab import experiments
 from lab.experiments.experiment import Experiment, commits_since
 from lab.flags import number

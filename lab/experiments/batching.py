@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +10,6 @@ from itertools import starmap
 from typing import Any
 
 from ensemble_capacity.load.load import Arrivals, Closed, Mode
-from ensemble_capacity.load.measure import Row as Measured
 from lab.benchmark.systems import OURS, running
 from lab.benchmark.workloads import changed, workload
 from lab.experiments.experiment import Here, check_photographs, declared
@@ -38,16 +38,17 @@ class Setting:
         modes: dict[str, Mode] = {f"{rate}/s": Arrivals(rate) for rate in RATES} | {FULL: Closed(CLIENTS)}
         with running(OURS["colocated"], load, self.edit) as server:
             for name, mode in [*modes.items()] * ROUNDS:
-                row = server.row(load, "http", mode, seconds, watched=True)
+                before = server.batches()
+                row = server.row(load, "http", mode, seconds)
+                batches = server.batches() - before
                 times = {f"{percent}_ms": row.percentiles_ms[percent] for percent in ("p50", "p99")}
                 counts = {"requests": row.requests, "failed": row.failed}
-                yield {"sent": name, "requests_per_s": row.requests_per_s, **counts, **times, "batch": mean_batch(row)}
+                yield {"sent": name, "requests_per_s": row.requests_per_s, **counts, **times, "batch": mean(batches)}
 
 
-def mean_batch(row: Measured) -> float | None:
-    """Calculate the mean number of images of a batch; None if the server reported none."""
-    batches = row.server.batches
-    return sum(size * count for size, count in batches.items()) / sum(batches.values()) if batches else None
+def mean(batches: Counter[int]) -> float | None:
+    """Calculate the mean number of images of a batch; None if there was none."""
+    return sum(size * count for size, count in batches.items()) / batches.total() if batches else None
 
 
 def parts(seconds: float) -> Sequence[Part]:

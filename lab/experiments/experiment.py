@@ -16,8 +16,7 @@ from tqdm import tqdm
 
 from deployments.cpus import available_cpus
 from ensemble_models.dataset import Dataset
-from ensemble_models.options import default_data
-from ensemble_models.results import Table
+from ensemble_models.options import Table, default_data
 from lab import reported
 from lab.benchmark.workloads import photographs
 from lab.pictures import Bars, Chart, Groups

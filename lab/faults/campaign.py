@@ -11,7 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ensemble_models.results import write_files
+from ensemble_models.options import write_files
 from lab.flags import add_files, check_files
 from lab.rows import Part, Row, Rows, measured, table
 from scripts.errors import errors_in_one_line, flag_type

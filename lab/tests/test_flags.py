@@ -14,7 +14,7 @@ def flags(*kinds):
 
 
 def test_every_file_has_a_flag():
-    assert vars(flags().parse_args(["--json", "t"])).keys() == {"json", "markdown", "plot"}
+    assert vars(flags().parse_args(["--json", "t"])).keys() == {"json", "markdown"}
 
 
 def test_a_file_without_a_folder_is_told_before_the_work(tmp_path, capsys):

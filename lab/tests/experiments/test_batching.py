@@ -1,4 +1,6 @@
+from collections import Counter
 from contextlib import contextmanager
+from itertools import cycle
 from types import SimpleNamespace
 
 import yaml
@@ -22,11 +24,9 @@ def test_each_setting_is_sent_each_rate(monkeypatch):
     def running(system, load, edit):
         setting = edit.__self__
         times = {"p50": 1.0 + setting.wait_ms, "p99": 9.0}
-        server = SimpleNamespace(batches={1: 3, 5: 1})
-        row = SimpleNamespace(
-            requests=40, requests_per_s=10.0 * setting.size, failed=0, percentiles_ms=times, server=server
-        )
-        yield SimpleNamespace(row=lambda *_, watched: row)
+        row = SimpleNamespace(requests=40, requests_per_s=10.0 * setting.size, failed=0, percentiles_ms=times)
+        counts = cycle([Counter({1: 2}), Counter({1: 5, 5: 1})])
+        yield SimpleNamespace(row=lambda *_: row, batches=lambda: next(counts))
 
     monkeypatch.setattr(batching, "running", running)
     monkeypatch.setattr(batching, "workload", lambda *_: None)

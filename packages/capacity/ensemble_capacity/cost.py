@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from ensemble_models.options import POSITIVE, Command, Number, option
-from ensemble_models.results import Table, file_options, write_files
+from ensemble_models.options import POSITIVE, Command, Number, Table, file_options, option, write_files
 
 HOURS_A_MONTH, HOURS_A_YEAR, SECONDS_AN_HOUR, MILLION = 730, 8760, 3600, 1_000_000
 HEADINGS = ("instance", "$/hour", "answers, 1/s", "machines", "idle, %", "$ per million calls", "$/month", "$/year")

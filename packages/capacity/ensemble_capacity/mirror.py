@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from tqdm import tqdm
 
 from ensemble_capacity.recording import SUFFIX, Recorded
-from ensemble_models.options import FILE, Command, option
-from ensemble_models.results import file_options, write_files
+from ensemble_models.options import FILE, Command, file_options, option, write_files
 from ensemble_models.statistics import verdict
 from ensemble_serving import Client, EnsembleError, NoResponse
 from graph.features.proportion import wilson

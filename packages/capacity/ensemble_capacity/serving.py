@@ -22,7 +22,6 @@ from deployments.cpus import usable
 from ensemble_capacity.load.load import Mode, Target
 from ensemble_capacity.load.measure import Duration, Row, measure
 from ensemble_capacity.load.protocols import Classify
-from ensemble_capacity.load.server import Server
 from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.serve.exposure import CERTIFICATE, CERTIFICATE_KEY
@@ -140,7 +139,19 @@ def free_ports() -> int:
 def loaded(url: str, photographs: Sequence[bytes], load: Mode, seconds: float) -> Row:
     """Load a server, and watch what its processes use meanwhile."""
     target = Target(url, Classify(), tuple(photographs))
-    return measure(target, load, Duration(WARM_UP_S, seconds), server=Server(target, "ensemble"))
+    return measure(target, load, Duration(WARM_UP_S, seconds), watched=True)
+
+
+def read(file: Path) -> dict[str, Any]:
+    """Read a Serve config of one application, and check it and its models before it is served.
+
+    Raises:
+        ScriptError: the file is no such config.
+        ConfigurationError: the application can't be built.
+    """
+    config = configuration.read(file)
+    configuration.check(only_application(config), config)
+    return config
 
 
 def only_application(config: Mapping[str, Any]) -> dict[str, Any]:

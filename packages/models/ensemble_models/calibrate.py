@@ -13,8 +13,8 @@ from deployments.repository.errors import ModelError
 from deployments.repository.network import load, with_softmax
 from deployments.repository.repository import Model, find
 from ensemble_models.baking import with_temperature
+from ensemble_models.costs import precision
 from ensemble_models.dataset import FEWEST, Dataset, check_unseen, provenance, truth
-from ensemble_models.described import precision
 from ensemble_models.options import COUNT, FILE, POSITIVE, Command, option, repository_option
 from ensemble_models.prediction import answers_probabilities, computed_in, predict, preprocessing
 from ensemble_models.statistics import Truth, calibration_error, log_loss, temperature, top1

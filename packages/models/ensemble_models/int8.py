@@ -13,8 +13,8 @@ from openvino.passes import ConstantFolding, Manager
 
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.repository.errors import ModelError
+from ensemble_models.options import Table
 from ensemble_models.prediction import network_probabilities
-from ensemble_models.results import Table
 from ensemble_models.statistics import SMALLEST
 
 LAYERS = ("Convolution", "GroupConvolution", "MatMul")

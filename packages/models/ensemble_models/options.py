@@ -1,17 +1,22 @@
-"""What commands share: types of options, lists of values, and errors of one line."""
+"""What commands share: types of options, errors of one line, tables, and the files that options name."""
 
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import msgspec
+import rich.table
+from rich.console import Console
 
 from deployments.contract.errors import ConfigurationError, EnsembleError
 from deployments.repository.errors import ModelError
@@ -55,6 +60,8 @@ class Command(click.Command):
     def main(self, *args: Any, **more: Any) -> Any:
         """Run; end with status 2 and one line if the command line is wrong, and with 1 if the work failed."""
         program = f"ensemble {self.name}"
+        # What a replica logs as information, such as the streams that it measured, is no result.
+        logging.disable(logging.INFO)
         try:
             given = {"prog_name": program, "standalone_mode": False, "max_content_width": 120}
             return super().main(*args, **{**more, **given})
@@ -65,6 +72,8 @@ class Command(click.Command):
             sys.exit(130)
         except MISTAKES as err:
             sys.exit("error: " + " ".join(str(err).split()))
+        finally:
+            logging.disable(logging.NOTSET)
 
 
 class Number(click.FloatRange):
@@ -133,3 +142,72 @@ def default_data() -> Path | None:
     """Return the path of CIFAR-10's test set in the folder of the environment variable ENSEMBLE_DATA, if it is set."""
     root = os.environ.get("ENSEMBLE_DATA")
     return Path(root) / "cifar10" / "test.zip" if root else None
+
+
+# Characters, where there is no terminal whose width is known.
+WIDTH = 150
+
+
+def console() -> Console:
+    """Make a console as wide as the terminal, or of a fixed width where there is none."""
+    return Console(width=None if sys.stdout.isatty() else WIDTH)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Lines of text under headings.
+
+    Attributes:
+        words: the positions of the columns that hold words; the others hold numbers, and are aligned right.
+        title: above it, in a terminal.
+        notes: sentences below it.
+    """
+
+    headings: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    words: Collection[int] = (0,)
+    title: str | None = None
+    notes: Sequence[str] = ()
+
+    def show(self) -> None:
+        """Print the table."""
+        drawn = rich.table.Table(title=self.title)
+        for position, heading in enumerate(self.headings):
+            drawn.add_column(heading, justify="left" if position in self.words else "right")
+        for line in self.lines:
+            drawn.add_row(*line)
+        out = console()
+        out.print(drawn)
+        for note in self.notes:
+            out.print(note, highlight=False, markup=False, soft_wrap=True)
+
+    def markdown(self) -> str:
+        """Write the table in Markdown."""
+        rule = ["---" if position in self.words else "---:" for position in range(len(self.headings))]
+        lines = "".join(f"| {' | '.join(line)} |\n" for line in (self.headings, rule, *self.lines))
+        return lines + "".join(
+            f"{'' if number else chr(10)}- {note.strip()}\n" for number, note in enumerate(self.notes)
+        )
+
+
+def file_options(*kinds: str) -> Callable[[Function], Function]:
+    """Add the options `--json` and `--markdown`, or one of them, to a command of click; see `write_files`."""
+
+    def add(command: Function) -> Function:
+        for kind in reversed(kinds):
+            command = option(f"--{kind}", type=OutputFile(), metavar="FILE")(command)
+        return command
+
+    return add
+
+
+def write_files(args: object, table: Table | None, records: Any = None) -> None:
+    """Write the files that the options name: `--markdown` the table, and `--json` the records.
+
+    Records may be dataclasses; a value that is no number is null.
+    """
+    file: Path | None
+    if (file := getattr(args, "json", None)) is not None:
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(records, enc_hook=float), indent=1) + b"\n")
+    if table is not None and (file := getattr(args, "markdown", None)) is not None:
+        file.write_text(table.markdown(), encoding="utf-8")

@@ -26,8 +26,8 @@ from deployments.members.predictor import is_distribution
 from deployments.members.versioned import check
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import Folder, Model
+from ensemble_models.costs import image_size, precision
 from ensemble_models.dataset import Dataset, decode_all
-from ensemble_models.described import image_size, precision
 from graph.config import EnsembleConfig
 from graph.signature import EnsembleSignature
 from scripts.errors import ScriptError

@@ -16,9 +16,8 @@ from deployments.repository.errors import ModelError
 from deployments.repository.network import load
 from deployments.repository.repository import LABELS, METADATA, Model, find, versions
 from ensemble_models.baking import without_temperature
-from ensemble_models.costs import costs
+from ensemble_models.costs import costs, precision
 from ensemble_models.dataset import Dataset, decode_all, provenance, sample, truth, without
-from ensemble_models.described import precision
 from ensemble_models.int8 import expected_drop, search
 from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
 from ensemble_models.prediction import computed_in, predict, preprocessing
@@ -50,11 +49,6 @@ class Quantization:
     validation: Path | None = None
     max_drop: float = 0.3
     unmeasured: bool = False
-
-
-def _without_budget(_context: click.Context, _option: click.Parameter, given: float | None) -> None:
-    if given is not None:
-        print("--budget has no effect: at most four of NNCF's settings are tried")
 
 
 def quantize(repository: Path, name: str, version: int | None, settings: Quantization) -> Path:
@@ -104,6 +98,11 @@ def quantize(repository: Path, name: str, version: int | None, settings: Quantiz
             f"int8 loses {lost.mean:.2f} points of top-1 ({paired(lost)}), more than "
             f"{settings.max_drop}, so it is not the next version of {name!r}; the best that was found is in {aside}: a "
             f"member with `model: {name}{ASIDE}` serves it. More --samples, or a larger --max-drop, may help"
+        )
+    if lost is not None and lost.high > settings.max_drop:
+        print(
+            f"accepted, because these images show no loss above {settings.max_drop} points; they do not rule out a "
+            f"loss of up to {lost.high:.2f} points: more --validation images would"
         )
     if slower:
         print(f"{slower}, so the float version stays the served one; a member with `model: {name}{ASIDE}` serves int8")
@@ -195,7 +194,6 @@ def _split(images: Dataset, settings: Quantization) -> tuple[Dataset, Dataset | 
 @option("--validation", type=FILE, help="Zip file or folder to measure on; default: the rest of --data.")
 @option("--max-drop", type=float, default=Quantization.max_drop, help="Largest loss of top-1, points.")
 @option("--unmeasured", is_flag=True, help="Write the version without measuring its loss.")
-@option("--budget", type=float, hidden=True, expose_value=False, callback=_without_budget)
 def main(name: str, version: int | None, repository: Path, **settings: Any) -> None:
     """Quantize a model of the repository to int8, and write the result as the next version if it is good enough.
 

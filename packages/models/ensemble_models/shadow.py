@@ -16,8 +16,7 @@ import click
 
 from deployments.contract.names import INGRESS
 from ensemble_models.dataset import Dataset
-from ensemble_models.options import FILE, POSITIVE, Command, option
-from ensemble_models.results import file_options, write_files
+from ensemble_models.options import FILE, POSITIVE, Command, file_options, option, write_files
 from ensemble_models.statistics import verdict
 from ensemble_serving.transports import NoResponse, Request, Transport, connect
 from scripts.client import KEY, for_each, no_answer

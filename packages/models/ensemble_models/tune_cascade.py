@@ -18,9 +18,17 @@ from deployments.repository.repository import Model, find
 from ensemble_models.costs import costs
 from ensemble_models.dataset import Dataset, check_unseen, truth_of
 from ensemble_models.ensembles import Members, MethodName, walk
-from ensemble_models.options import POSITIVE, Command, Number, data_option, option, repository_option
+from ensemble_models.options import (
+    POSITIVE,
+    Command,
+    Number,
+    data_option,
+    file_options,
+    option,
+    repository_option,
+    write_files,
+)
 from ensemble_models.prediction import predict
-from ensemble_models.results import file_options, write_files
 from ensemble_models.statistics import Interval
 from scripts.errors import ScriptError
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import click
 import pytest
 
@@ -15,6 +17,7 @@ from scripts.errors import ScriptError
 @click.option("--out", type=OutputFile())
 def shown(url, rate, out):
     """Show what was given."""
+    logging.getLogger("ray.serve").info("what a replica measured")
     if url == "wrong":
         raise ScriptError("this is\nwrong")
     print(url, rate, out)
@@ -46,3 +49,11 @@ def test_a_wrong_command_line_is_one_line(wrong, capsys):
 def test_a_mistake_is_one_line():
     with pytest.raises(SystemExit, match=r"^error: this is wrong$"):
         shown.main(["wrong"])
+
+
+def test_what_the_server_s_code_logs_as_information_is_no_result(caplog):
+    with caplog.at_level(logging.INFO, "ray.serve"):
+        shown.main(["u"])
+        assert not caplog.records
+        logging.getLogger("ray.serve").info("later")
+    assert [record.message for record in caplog.records] == ["later"]

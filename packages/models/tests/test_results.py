@@ -3,7 +3,7 @@
 import json
 from types import SimpleNamespace
 
-from ensemble_models.results import Table, write_files
+from ensemble_models.options import Table, write_files
 
 TABLE = Table(("what", "how", "many"), [["a", "b", "1"], ["c", "d", "22"]], words=range(2), title="Things")
 
@@ -22,11 +22,10 @@ def test_words_are_aligned_left_and_numbers_right(capsys):
 
 
 def test_the_files_that_were_asked_for_are_written(tmp_path):
-    names = {"json": "t.json", "markdown": "t.md", "plot": "t.svg"}
+    names = {"json": "t.json", "markdown": "t.md"}
     args = SimpleNamespace(**{kind: tmp_path / name for kind, name in names.items()})
-    write_files(args, TABLE, [{"a": 1}], lambda file: file.write_text("drawn"))
+    write_files(args, TABLE, [{"a": 1}])
     assert json.loads((tmp_path / "t.json").read_text()) == [{"a": 1}]
     assert (tmp_path / "t.md").read_text() == TABLE.markdown()
-    assert (tmp_path / "t.svg").read_text() == "drawn"
-    write_files(SimpleNamespace(json=None), TABLE, [], None)
+    write_files(SimpleNamespace(json=None), TABLE, [])
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names.values())

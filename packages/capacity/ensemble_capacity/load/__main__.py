@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import click
-from tqdm import tqdm
 
-from ensemble_capacity.load.generator import Generator
-from ensemble_capacity.load.load import Arrivals, Closed, Mode, Process, Target
+from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
 from ensemble_capacity.load.measure import Duration, Row, measure
 from ensemble_capacity.load.protocols import NAMES, Classify, chosen
 from ensemble_capacity.load.report import Report
-from ensemble_capacity.load.search import Objective, search
-from ensemble_capacity.load.server import Server
+from ensemble_capacity.load.search import search
 from ensemble_models.dataset import SUFFIXES, Dataset, check_image
-from ensemble_models.options import FILE, POSITIVE, SHARE, Command, Number, option
-from ensemble_models.results import file_options, write_files
+from ensemble_models.options import FILE, POSITIVE, SHARE, Command, Number, file_options, option, write_files
 from ensemble_serving.transports import NoResponse, Response, ResponseTimeout
 from ensemble_serving.url import parsed
 from scripts.client import KEY
@@ -117,50 +111,10 @@ def _images(options: SimpleNamespace) -> tuple[tuple[bytes, ...], tuple[str, ...
 
 
 def modes_of(options: SimpleNamespace) -> list[Mode]:
-    """Make the loads of a command line, in order; for a search the arrivals alone, whose rate does not matter.
-
-    Raises:
-        ScriptError: the times to replay are wrong.
-    """
-    if options.replay is not None:
-        times = _times(options.replay)
-        return [Arrivals(len(times) / max(times[-1], 1e-9), times=times)]
+    """Make the loads of a command line, in order; for a search the arrivals alone, whose rate does not matter."""
     if options.rate or options.slo_ms is not None:
-        return [Arrivals(rate, options.arrivals, options.cv) for rate in options.rate or [1.0]]
+        return [Arrivals(rate) for rate in options.rate or [1.0]]
     return [Closed(clients) for clients in options.concurrency or [8]]
-
-
-def _times(path: Path) -> tuple[float, ...]:
-    """Read times to replay, seconds from the first."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as err:
-        raise ScriptError(f"--replay: {err}") from err
-    times: list[float] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            time = float(line)
-        except ValueError:
-            time = math.nan
-        if not math.isfinite(time):
-            raise ScriptError(f"--replay: {path}, line {number}: {line.strip()[:40]!r} is no number of seconds")
-        if times and time < times[-1]:
-            raise ScriptError(f"--replay: {path}, line {number}: {time:g} comes after {times[-1]:g}; sort the times")
-        times.append(time)
-    if not times:
-        raise ScriptError(f"--replay: {path} has no times")
-    return tuple(time - times[0] for time in times)
-
-
-def duration_of(options: SimpleNamespace, mode: Mode) -> Duration:
-    """Choose how long a load is measured."""
-    percentile = 99.0 if options.percentile is None and options.slo_ms is not None else options.percentile
-    if isinstance(mode, Arrivals) and mode.times is not None:
-        # To the last request, and no longer.
-        return Duration(0.0, mode.times[-1] + 0.001, percentile)
-    return Duration(options.warm_up, options.seconds, percentile)
 
 
 def described(target: Target) -> Target:
@@ -192,25 +146,17 @@ def described(target: Target) -> Target:
     return found
 
 
-def check(context: click.Context, options: SimpleNamespace) -> None:
-    """Raise UsageError for options that contradict each other, or have no effect beside the others."""
-    modes = [f"--{name}" for name in ("concurrency", "rate", "replay") if getattr(options, name)]
-    is_open = options.rate or options.slo_ms
-    if len(modes) > 1 or (modes and options.slo_ms):
-        searching = "--slo-ms: searches the rate by itself, not together with " if options.slo_ms else ""
-        raise click.UsageError(searching + ", ".join(modes) + ("" if searching else ": name one of them"))
+def check(options: SimpleNamespace) -> None:
+    """Raise UsageError for options that contradict each other."""
+    modes = [f"--{name}" for name in ("concurrency", "rate") if getattr(options, name)]
+    if modes and options.slo_ms:
+        raise click.UsageError(f"--slo-ms: searches the rate by itself, not together with {', '.join(modes)}")
+    if len(modes) > 1:
+        raise click.UsageError(f"{', '.join(modes)}: name one of them")
     if options.images and options.data:
         raise click.UsageError("--images: not together with --data")
     if options.repeats is not None and (options.batch > 1 or options.data):
         raise click.UsageError("--repeats: not together with --batch or --data")
-    ignored = (
-        (not is_open, ("arrivals", "cv"), "is for --rate or --slo-ms"),
-        (options.arrivals != "gamma", ("cv",), "is for --arrivals gamma"),
-        (options.replay, ("seconds", "warm_up"), "not together with --replay, which lasts as long as its times"),
-    )
-    for name, reason in ((name, reason) for is_so, names, reason in ignored if is_so for name in names):
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name.replace('_', '-')}: {reason}")
 
 
 class Shape(click.ParamType[Any]):
@@ -238,10 +184,13 @@ class Shape(click.ParamType[Any]):
 @option("--shape", type=Shape(), multiple=True, metavar="INPUT:H,W...", help="Dimensions that the server leaves open.")
 @option("--ca", type=FILE, help=f"Certificate to trust, PEM; a key is read from {KEY}.")
 @option("--concurrency", type=CLIENTS, multiple=True, metavar="N...", help="Clients of a closed loop; default: 8.")
-@option("--rate", type=Number(), multiple=True, metavar="R...", help="An open loop, requests per second.")
-@option("--replay", type=FILE, help="An open loop at recorded times, seconds, one per line.")
-@option("--arrivals", type=click.Choice(get_args(Process)), default="poisson", help="Arrivals for --rate and --slo-ms.")
-@option("--cv", type=Number(), default=2.0, help="Coefficient of variation of gamma's gaps; 1 is poisson.")
+@option(
+    "--rate",
+    type=Number(),
+    multiple=True,
+    metavar="R...",
+    help="An open loop of Poisson arrivals, requests per second.",
+)
 @option("--slo-ms", type=Number(), help="Search the highest rate at which the percentile is at most this.")
 @option("--percentile", type=Number(below=100), help="Percentile of the latency for --slo-ms; default: 99.")
 @option("--seconds", type=Number(), default=15.0, help="Time of each load that is measured.")
@@ -255,7 +204,7 @@ def main(**given: Any) -> None:
 
     ensemble load http://127.0.0.1:8000                                   # 8 clients at a time
     ensemble load http://127.0.0.1:8000 --concurrency 1 8 32
-    ensemble load grpc://127.0.0.1:9000 --rate 100 200 --arrivals poisson
+    ensemble load grpc://127.0.0.1:9000 --rate 100 200
     ensemble load http://127.0.0.1:8000 --slo-ms 50 --percentile 99       # the highest rate that holds
     ensemble load http://triton:8000/v2 --model resnet --batch 8
 
@@ -266,7 +215,7 @@ def main(**given: Any) -> None:
     10 %. The exit status is 1 if every request failed. See docs/capacity.md.
     """
     options = SimpleNamespace(**given)
-    check(click.get_current_context(), options)
+    check(options)
     try:
         modes, target = modes_of(options), target_of(options)
         rows = loaded(options, modes, described(target))
@@ -279,13 +228,13 @@ def main(**given: Any) -> None:
 def loaded(options: SimpleNamespace, modes: Sequence[Mode], target: Target) -> list[Row]:
     """Measure every load and report the rows; of a run that ends early, the measured rows."""
     rows: list[Row] = []
-    found = None
-    percentile = options.percentile or 99.0
-    server = Server(target, options.model)
+    found, percentile = None, options.percentile or 99.0
+    duration = Duration(options.warm_up, options.seconds, None if options.slo_ms is None else percentile)
 
     def run(mode: Mode) -> Row:
-        rows.append(measured(options, mode, target, server))
-        return rows[-1]
+        rows.append(row := measure(target, mode, duration, processes=options.processes, watched=True))
+        print(f"{row.name}: {row.requests_per_s:,.1f} requests/s", file=sys.stderr)
+        return row
 
     try:
         if options.slo_ms is None:
@@ -293,7 +242,7 @@ def loaded(options: SimpleNamespace, modes: Sequence[Mode], target: Target) -> l
         else:
             [arrivals] = modes
             assert isinstance(arrivals, Arrivals)
-            is_found = search(Objective(options.slo_ms, percentile), arrivals, run)
+            is_found = search(options.slo_ms, arrivals, run)
             found = len(rows) - 1 if is_found else None
     finally:
         if rows:
@@ -302,20 +251,6 @@ def loaded(options: SimpleNamespace, modes: Sequence[Mode], target: Target) -> l
             print(*report.remarks(), sep="\n")
             write_files(options, table, report)
     return rows
-
-
-def measured(options: SimpleNamespace, mode: Mode, target: Target, server: Server) -> Row:
-    """Measure a load, and show how far it is."""
-    duration = duration_of(options, mode)
-    name = f"{mode.concurrency} at a time" if isinstance(mode, Closed) else f"{mode.rate:.4g}/s"
-    form = "{desc}{percentage:3.0f}%|{bar}| {elapsed} of {total:.0f} s{postfix}"
-    with tqdm(total=duration.longest_s, desc=name, bar_format=form, leave=False, mininterval=0.5) as bar:
-
-        def tick(generator: Generator) -> None:
-            bar.set_postfix_str(f"{generator.count:,} requests, {generator.under_way:,} under way", refresh=False)
-            bar.update(min(time.perf_counter() - generator.began, duration.longest_s) - bar.n)
-
-        return measure(target, mode, duration, processes=options.processes, server=server, tick=tick)
 
 
 if __name__ == "__main__":

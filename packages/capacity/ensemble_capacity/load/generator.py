@@ -121,12 +121,6 @@ class Generator:
             return sum(map(len, self._parts)) // DTYPE.itemsize
 
     @property
-    def under_way(self) -> int:
-        """Requests without a response, as of the last reports."""
-        with self._lock:
-            return sum(each.under_way for each in self._latest.values())
-
-    @property
     def ended(self) -> bool:
         """Whether nothing more is sent."""
         with self._lock:

@@ -15,7 +15,7 @@ import numpy as np
 from ensemble_capacity.load.protocols import Protocol
 from ensemble_serving.transports import Request, Transport, connect
 
-Process = Literal["poisson", "constant", "gamma"]
+Process = Literal["poisson", "constant"]
 CHUNK = 4096
 # Requests of an open loop that find no free connection wait for one.
 MOST_CONNECTIONS = 1000
@@ -29,15 +29,13 @@ class Arrivals:
 
     Attributes:
         rate: requests per second, on average.
-        process: `constant` spaces them evenly, `poisson` independently, `gamma` in bursts.
-        cv: the coefficient of variation of the gaps between them; of `gamma` alone, where 1 is `poisson`.
-        times: recorded ones, seconds from the first; they replace the three above.
+        process: `constant` spaces them evenly, `poisson` independently.
+        times: recorded ones, seconds from the first; they replace the two above.
         seed: the same one gives the same times.
     """
 
     rate: float
     process: Process = "poisson"
-    cv: float = 2.0
     times: tuple[float, ...] | None = None
     seed: int = 0
 
@@ -56,10 +54,7 @@ class Arrivals:
         mean = 1 / self.rate
         if self.process == "constant":
             return np.full(CHUNK, mean)
-        if self.process == "poisson":
-            return draw.exponential(mean, CHUNK)
-        shape = 1 / self.cv**2
-        return draw.gamma(shape, mean / shape, CHUNK)
+        return draw.exponential(mean, CHUNK)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,52 @@
-"""What a load uses of this machine: CPU time and memory of the server's processes."""
+"""Reads what a load uses of this machine: CPU time and memory of the server's processes."""
 
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import psutil
 
 from deployments.contract.names import MARK
+from ensemble_serving.url import address, parsed
 
 LONGEST_NAME = 48
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The use of a server between two moments; empty where it is not known.
+
+    Attributes:
+        seconds: between them.
+        cpu_s: of the server's processes by name, seconds, the most first.
+        memory_mb: likewise, at the end, megabytes.
+    """
+
+    seconds: float = 0.0
+    cpu_s: dict[str, float] = field(default_factory=dict)
+    memory_mb: dict[str, float] = field(default_factory=dict)
+
+
+class Usage:
+    """Counts what a server on this machine uses from now on."""
+
+    def __init__(self, url: str) -> None:
+        """Begin with the server at a URL."""
+        self._processes = Processes.of_port(*address(parsed(url)))
+        self._began = time.perf_counter()
+        self._before = {} if self._processes is None else self._processes.cpu_s()
+
+    def figures(self) -> Figures:
+        """Report the CPU time since the begin, and the memory now."""
+        seconds = time.perf_counter() - self._began
+        if self._processes is None:
+            return Figures(seconds)
+        used = {name: total - self._before.get(name, 0.0) for name, total in self._processes.cpu_s().items()}
+        return Figures(seconds, dict(sorted(used.items(), key=lambda each: -each[1])), self._processes.memory_mb())
 
 
 class Processes:

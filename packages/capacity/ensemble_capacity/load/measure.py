@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from ensemble_capacity.load.generator import Generator
 from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
+from ensemble_capacity.load.machine import Figures, Usage
 from ensemble_capacity.load.records import (
     DEGRADED,
     RIGHT,
@@ -24,7 +25,6 @@ from ensemble_capacity.load.records import (
     quantile,
     with_failures,
 )
-from ensemble_capacity.load.server import Figures, Server, stages_ms
 
 # A process that works so large a part of the time is what limits the load.
 BUSY = 0.85
@@ -42,11 +42,6 @@ class Duration:
     warm_up_s: float = 1.0
     seconds: float = 15.0
     percentile: float | None = None
-
-    @property
-    def longest_s(self) -> float:
-        """The most that it takes, seconds."""
-        return self.warm_up_s + self.seconds
 
 
 def is_stable(found: Records, begin: float, end: float) -> bool:
@@ -200,25 +195,40 @@ def timeline(found: Records, begin: float, end: float) -> list[dict[str, Any]]:
     return seconds
 
 
+def stages_ms(timings: list[str]) -> dict[str, float]:
+    """Average the durations that `Server-Timing` headers name, milliseconds, in their order.
+
+    Source: https://www.w3.org/TR/server-timing/
+    """
+    sums: dict[str, list[float]] = {}
+    for header in timings:
+        for metric in header.split(","):
+            fields = [field.strip() for field in metric.split(";")]
+            values = dict(field.partition("=")[::2] for field in fields[1:])
+            with suppress(KeyError, ValueError):
+                took = float(values["dur"])
+                sums.setdefault(values.get("desc", fields[0]).strip('"'), []).append(took)
+    return {name: sum(each) / len(each) for name, each in sums.items()}
+
+
 def measure(
     target: Target,
     mode: Mode,
     duration: Duration,
     *,
     processes: int = 1,
-    server: Server | None = None,
-    tick: Callable[[Generator], object] = lambda _: None,
+    watched: bool = False,
 ) -> Row:
-    """Load a server by several processes, and watch it meanwhile; `tick` is called about ten times per second.
+    """Load a server by several processes, and count what it uses meanwhile if it is `watched`.
 
     Raises:
         ScriptError: the load generator did not start.
     """
     with Generator(target, mode, processes) as generator:
-        generator.run(duration.warm_up_s, lambda: tick(generator))
-        before = None if server is None else server.moment()
-        generator.run(duration.longest_s, lambda: tick(generator))
-        figures = Figures() if server is None or before is None else server.between(before, server.moment())
+        generator.run(duration.warm_up_s)
+        usage = Usage(target.url) if watched else None
+        generator.run(duration.warm_up_s + duration.seconds)
+        figures = Figures() if usage is None else usage.figures()
         begin = generator.began + duration.warm_up_s
         end = min(begin + duration.seconds, time.perf_counter())
     found = generator.records()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from ensemble_capacity.load.measure import Row
-from ensemble_models.results import Table
+from ensemble_models.options import Table
 
 HEADINGS = (
     *("load", "requests/s", "images/s", "p50, ms", "p90, ms", "p99, ms"),

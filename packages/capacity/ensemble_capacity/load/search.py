@@ -88,23 +88,16 @@ def confirmed(at: Callable[[float], Trial], rate: float) -> Trial:
     return trial
 
 
-@dataclass(frozen=True)
-class Objective:
-    """An objective: a percentile of the latency that is not exceeded. A request that fails is infinitely late."""
+def search(slo_ms: float, arrivals: Arrivals, run: Callable[[Mode], Row]) -> bool:
+    """Find the highest rate at which the percentile is at most `slo_ms`; False if there is none.
 
-    slo_ms: float
-    percentile: float
-
-    def holds(self, row: Row) -> bool:
-        """Tell whether a row holds the objective."""
-        return row.slo_percentile_ms is not None and row.slo_percentile_ms <= self.slo_ms
-
-
-def search(objective: Objective, arrivals: Arrivals, run: Callable[[Mode], Row]) -> bool:
-    """Find the highest rate that holds, and confirm it by other arrivals, in the last row; False if none holds.
-
+    Other arrivals confirm it, in the last row.
     It is below the rate of a closed loop, unless the closed loop holds the objective itself.
     """
+
+    def holds(row: Row) -> bool:
+        return row.slo_percentile_ms is not None and row.slo_percentile_ms <= slo_ms
+
     peak = run(Closed(MOST_CLIENTS))
     if not (most := peak.requests_per_s):
         return False
@@ -112,10 +105,10 @@ def search(objective: Objective, arrivals: Arrivals, run: Callable[[Mode], Row])
 
     def at(rate: float) -> Trial:
         row = run(replace(arrivals, rate=rate, seed=seed))
-        return Trial(rate, row.requests_per_s, objective.holds(row))
+        return Trial(rate, row.requests_per_s, holds(row))
 
     # Where so many clients are answered in time, they may not have filled the server.
-    known = Bracket() if objective.holds(peak) else Bracket(high=most)
+    known = Bracket() if holds(peak) else Bracket(high=most)
     found = bracket(at, 0.8 * most, known=known)
     if not found.low:
         return False

@@ -56,7 +56,6 @@ class Report:
     Attributes:
         records: what became of requests since the last report, of `records.DTYPE`.
         cpu_s: CPU time of the process so far, seconds.
-        under_way: requests without a response now.
         first_error: what the first failed request got.
         timings: some `Server-Timing` headers since the last report.
         ended: whether nothing more is sent: it was stopped, no request is left, or too many wait for the server.
@@ -64,7 +63,6 @@ class Report:
 
     records: bytes
     cpu_s: float
-    under_way: int
     first_error: str
     timings: tuple[str, ...]
     ended: bool
@@ -163,7 +161,7 @@ class Worker:
 
     def _report(self, ended: bool) -> None:
         records, cpu_s = bytes(self._records), time.process_time()
-        self._pipe.send(Report(records, cpu_s, self.under_way, self._first_error, tuple(self._timings), ended))
+        self._pipe.send(Report(records, cpu_s, self._first_error, tuple(self._timings), ended))
         self._records.clear()
         self._timings.clear()
 

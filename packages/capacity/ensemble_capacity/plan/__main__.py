@@ -17,10 +17,8 @@ from ensemble_capacity.load.__main__ import photographs
 from ensemble_capacity.load.load import Arrivals, Closed, Mode
 from ensemble_capacity.plan import profile as profiles
 from ensemble_capacity.plan.model import FIGURES, HEADINGS, LEAST_CHECKS, Prediction, Profile, predict
-from ensemble_capacity.serving import only_application
-from ensemble_models.options import FILE, POSITIVE, Command, Number, option
-from ensemble_models.results import Table
-from scripts import configuration
+from ensemble_capacity.serving import read
+from ensemble_models.options import FILE, POSITIVE, Command, Number, Table, option
 from scripts.errors import ScriptError
 from scripts.shipped import shipped
 
@@ -73,8 +71,7 @@ def main(**given: Any) -> None:
     docs/capacity.md.
     """
     options = SimpleNamespace(**given)
-    config = configuration.read(options.config)
-    configuration.check_arguments(only_application(config))
+    config = read(options.config)
     profile = kept(config, photographs(options.images), options.profile, options.measure)
     cores = options.cores or profile.cores
     most = max(1, math.floor(profile.most_in_flight * cores / profile.cores))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,27 +16,19 @@ import msgspec
 import yaml
 
 from deployments.cpus import available_cpus
-from deployments.ingress.settings import IngressSettings
 from ensemble_capacity.load.__main__ import photographs
 from ensemble_capacity.load.search import CLOSE
 from ensemble_capacity.plan.profile import cpu, digest
-from ensemble_capacity.serving import only_application
-from ensemble_capacity.tune.journal import read
+from ensemble_capacity.serving import only_application, read
+from ensemble_capacity.tune import journal as journals
 from ensemble_capacity.tune.placements import Placement
 from ensemble_capacity.tune.search import HELD, Candidate, Goal, Search, Tried
-from ensemble_models.options import FILE, POSITIVE, Command, Number, OutputFile, option
-from ensemble_models.results import Table
+from ensemble_models.options import FILE, POSITIVE, Command, Number, OutputFile, Table, option
 from scripts import configuration
 from scripts.shipped import shipped
 
 NOT_REACHED, NOT_MORE = 3, f"not {100 * CLOSE:g} % more"
 HEADINGS = ("settings", "sent, 1/s", "answered, 1/s", "p99, ms", "goal")
-FIELD = re.compile(r"^(?P<indent>[ -]*)(?P<name>\w+): \S.*$")
-COMMENTS = {name: field.description for name, field in IngressSettings.model_fields.items()} | {
-    "placement": "where the node runs: `inline`, in the ingress' process, or `separate`, in one of its own",
-    "threads": "that compute; left out, the member's share of the cores",
-    "num_replicas": "processes",
-}
 
 
 class HeldType(click.ParamType[Any]):
@@ -100,7 +91,7 @@ def table(tried: Sequence[Tried], goal: Goal) -> Table:
 
 
 def text(config: Mapping[str, Any], chosen: Tried, goal: Goal, cores: int) -> str:
-    """Write the file: its purpose, its measurements, and the configuration, each field commented once."""
+    """Write the file: its purpose, its measurements, and the configuration."""
     lines = [
         f"# Chosen by `ensemble tune` for a p99 of at most {goal.p99_ms:g} ms.",
         *([] if chosen.meets(goal) else ["# The goal is NOT reached: this is the nearest."]),
@@ -109,14 +100,7 @@ def text(config: Mapping[str, Any], chosen: Tried, goal: Goal, cores: int) -> st
         f"# For {on_cores(cores)}; where there are more: taskset -c 0-{cores - 1} ensemble serve FILE",
         f"# Machine: {cpu()}, {datetime.now(UTC):%Y-%m-%d %H:%M UTC}.",
     ]
-    commented: set[str] = set()
-    for line in yaml.safe_dump(dict(config), sort_keys=False, width=120).splitlines():
-        found = FIELD.match(line)
-        if found is not None and found["name"] in COMMENTS and found["name"] not in commented:
-            commented.add(found["name"])
-            lines.append(f"{' ' * len(found['indent'])}# {found['name']}: {COMMENTS[found['name']]}")
-        lines.append(line)
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, yaml.safe_dump(dict(config), sort_keys=False, width=120)])
 
 
 def beside(config: dict[str, Any], file: Path) -> dict[str, Any]:
@@ -181,11 +165,11 @@ def main(**given: Any) -> None:
     cores = options.cores or available_cpus()
     if cores > available_cpus():
         raise click.UsageError(f"--cores: this machine has {on_cores(available_cpus())}")
-    config = configuration.read(options.config)
+    config = read(options.config)
     goal, held = Goal(options.p99_ms, options.rate), dict(options.hold)
     first, images = Candidate.first(config, held), photographs(options.images)
     file = options.out.with_suffix(".measured.json")
-    journal = read(file, [digest(config, images).encode(), msgspec.json.encode(goal)], options.again)
+    journal = journals.read(file, [digest(config, images).encode(), msgspec.json.encode(goal)], options.again)
     enough = options.rate if options.minimize else math.inf
     search = Search(config, goal, images, cores, journal, file, enough, held)
     cores, tried = fewest(search, first, options.rate) if options.minimize else (cores, search.best(first))

@@ -43,20 +43,12 @@ BAD = {
     (NOBODY, "--rate", "9", "--concurrency", "1"): "--concurrency, --rate: name one of them",
     (NOBODY, "--slo-ms", "50", "--rate", "9"): "--slo-ms: searches the rate by itself",
     (NOBODY, "--percentile", "100"): "Invalid value for '--percentile': ",
-    (NOBODY, "--replay", "{}/unsorted"): "--replay: {}/unsorted, line 3: 1.5 comes after 2.5",
-    (NOBODY, "--replay", "{}/words"): "--replay: {}/words, line 2: 'soon' is no number",
-    (NOBODY, "--replay", "{}/empty"): "--replay: {}/empty has no times",
-    (NOBODY, "--replay", "{}/nowhere"): "--replay: ",
     (NOBODY, "--images", "{}/folder"): "--images: there is no image in {}/folder",
     (NOBODY, "--images", "{}/nowhere.jpg"): "--images: ",
     (NOBODY, "--data", "{}/folder"): "--data: {}/folder holds no <class>/*.jpg",
     (NOBODY, "--images", "{}/words", "--repeats", "0.5"): "--repeats: every image must be a JPEG",
     (NOBODY, "--markdown", "{}/nowhere/p"): "Invalid value for '--markdown': there is no folder {}/nowhere to write",
     (NOBODY, "--json", "{}/folder"): "Invalid value for '--json': File '{}/folder' is a directory",
-    (NOBODY, "--cv", "3"): "--cv: is for --rate or --slo-ms",
-    (NOBODY, "--rate", "9", "--cv", "3"): "--cv: is for --arrivals gamma",
-    (NOBODY, "--arrivals", "gamma"): "--arrivals: is for --rate or --slo-ms",
-    (NOBODY, "--replay", "{}/empty", "--seconds", "3"): "--seconds: not together with --replay",
     (NOBODY, "--shape", "image:3,224,224"): "--shape: /classify takes images as they are",
     (NOBODY, "--ca", "{}/empty"): "--ca: http:// has no certificate",
     (NOBODY, "--shape", "x"): "Invalid value for '--shape': must be like image:3,224,224",
@@ -100,7 +92,7 @@ def test_a_search_ends_with_what_it_found(monkeypatch, tmp_path, capsys):
     # Two rates are soon measured, and no machine is so busy that they miss the objective.
     monkeypatch.setattr(search, "TRIES", 2)
     with HttpServer(lambda asked: Reply(delay_s=0.002)) as server:
-        flags = ["--slo-ms", 60_000, "--percentile", 50, "--seconds", 0.4, "--warm-up", 0, "--arrivals", "constant"]
+        flags = ["--slo-ms", 60_000, "--percentile", 50, "--seconds", 0.4, "--warm-up", 0]
         run(monkeypatch, server.url, *flags, "--json", tmp_path / "found.json")
     told = json.loads((tmp_path / "found.json").read_text())
     assert told["found"] == len(told["rows"]) - 1

@@ -6,7 +6,7 @@ import pytest
 from ensemble_capacity.load.load import Arrivals, Closed
 from ensemble_capacity.load.measure import Duration, is_stable, measure, row, window
 from ensemble_capacity.load.records import LOST, RIGHT, quantile
-from ensemble_capacity.load.search import Bracket, Objective, Trial, bracket, search
+from ensemble_capacity.load.search import Bracket, Trial, bracket, search
 from packages.capacity.tests.load.loads import made, target
 from tests.local_servers import HttpServer, Reply
 
@@ -119,7 +119,7 @@ def holds_up_to(capacity, peak=200.0, closed_s=0.16):
 @pytest.mark.parametrize("capacity", [1.5, 20.0, 97.0, 160.0, 195.0, 500.0])
 def test_the_search_finds_the_highest_rate_that_holds_and_confirms_it(capacity):
     run, loads = holds_up_to(capacity)
-    assert search(Objective(50, 99), Arrivals(1.0, "constant", seed=7), run)
+    assert search(50, Arrivals(1.0, "constant", seed=7), run)
     assert isinstance(loads[0], Closed)
     assert loads[-1].rate <= capacity
     assert loads[-1].rate >= 0.95 * min(capacity, 200)
@@ -130,13 +130,13 @@ def test_the_search_finds_the_highest_rate_that_holds_and_confirms_it(capacity):
 
 def test_a_rate_above_what_a_closed_loop_reaches_in_time_is_found():
     run, loads = holds_up_to(900.0, closed_s=0.04)
-    assert search(Objective(50, 99), Arrivals(1.0), run)
+    assert search(50, Arrivals(1.0), run)
     assert 0.95 * 900 <= loads[-1].rate <= 900
 
 
 def test_where_nothing_holds_nothing_is_found():
     run, loads = holds_up_to(0.0)
-    assert not search(Objective(50, 99), Arrivals(1.0), run)
+    assert not search(50, Arrivals(1.0), run)
     assert 2 < len(loads) < 12
 
 
@@ -148,7 +148,7 @@ def test_a_rate_that_held_by_luck_is_lowered():
             return run(dataclasses.replace(mode, rate=0.9 * mode.rate))
         return run(mode)
 
-    assert search(Objective(50, 99), Arrivals(1.0), moody)
+    assert search(50, Arrivals(1.0), moody)
     assert [mode.rate <= 100 for mode in loads[-2:]] == [False, True]
 
 

@@ -4,14 +4,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from ensemble_capacity.load.load import Arrivals, Closed
+from ensemble_capacity.load.machine import Figures
 from ensemble_capacity.load.measure import row
 from ensemble_capacity.load.report import Report
-from ensemble_capacity.load.server import Figures
-from ensemble_models.results import write_files
+from ensemble_models.options import write_files
 from packages.capacity.tests.load.loads import made, target
 
-PARTS = {"queue": 100.0, "compute_input": 200.0, "compute_infer": 4000.0, "compute_output": 50.0}
-FIGURES = Figures(2.0, {"server <1>": 0.4}, {"server <1>": 120.0}, PARTS, {1: 5, 8: 2})
+FIGURES = Figures(2.0, {"server <1>": 0.4}, {"server <1>": 120.0})
 
 
 def a_row(mode, took_s=0.01, figures=FIGURES, **more):
@@ -35,7 +34,7 @@ def test_the_json_is_json_and_has_everything(tmp_path):
     assert (told["url"], told["protocol"], told["found"]) == ("u", "p", None)
     [one] = told["rows"]
     assert one["percentiles_ms"]["p99"] is None
-    assert one["server"]["batches"] == {"1": 5, "8": 2}
+    assert one["server"]["memory_mb"] == {"server <1>": 120.0}
     assert one["outcomes"] == {"200": 99, "503": 1}
 
 

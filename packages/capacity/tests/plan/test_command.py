@@ -15,6 +15,7 @@ from ensemble_capacity.load.load import Arrivals, Closed
 from ensemble_capacity.plan import __main__ as command
 from ensemble_capacity.plan import profile as profiles
 from ensemble_capacity.serving import opened, serving
+from ensemble_capacity.tune.__main__ import main as tune
 from packages.capacity.tests.plan.profiles import ROOT, application, profile
 from scripts import configuration
 from scripts.errors import ScriptError
@@ -87,6 +88,16 @@ def test_one_application_is_planned(plan, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["ensemble plan", str(tmp_path / "none.yaml")])
     with pytest.raises(SystemExit, match="one application"):
         command.main()
+
+
+@pytest.mark.parametrize(("name", "main", "more"), [("plan", command.main, []), ("tune", tune, ["--p99-ms", "9"])])
+def test_features_are_read_before_anything_is_served(tmp_path, monkeypatch, name, main, more):
+    config = configuration.read(ROOT / "configs/colocated.yaml")
+    config["applications"][0]["args"]["features"] = {"gone": {}}
+    (tmp_path / "gone.yaml").write_text(yaml.safe_dump(config))
+    monkeypatch.setattr(sys, "argv", [f"ensemble {name}", str(tmp_path / "gone.yaml"), *more])
+    with pytest.raises(SystemExit, match=r"features: .*gone"):
+        main()
 
 
 def test_a_profile_is_read_as_it_was_written(tmp_path):

@@ -243,12 +243,11 @@ def tune(tmp_path, monkeypatch, capsys):
     return run
 
 
-def test_it_writes_a_configuration_with_comments(tune):
+def test_it_writes_a_configuration_and_what_it_held(tune):
     printed, out = tune(20.0, "--p99-ms", "30")
     text = out.read_text()
     assert "# Chosen by `ensemble tune` for a p99 of at most 30 ms." in text
     assert "requests/s at a p99 of 20.0 ms" in text
-    assert "# max_batch_size: images in one batch" in text
     check_arguments(yaml.safe_load(text)["applications"][0])
     assert f"ensemble serve {out}" in printed
 

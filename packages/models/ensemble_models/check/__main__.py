@@ -8,11 +8,20 @@ from typing import Any
 import click
 
 from ensemble_models.check import measure, served
-from ensemble_models.check.report import plot, table
+from ensemble_models.check.report import table
 from ensemble_models.dataset import Dataset, sample
 from ensemble_models.ensembles import MethodName
-from ensemble_models.options import FILE, POSITIVE, VARIABLE, Command, data_option, default_repository, option
-from ensemble_models.results import file_options, write_files
+from ensemble_models.options import (
+    FILE,
+    POSITIVE,
+    VARIABLE,
+    Command,
+    data_option,
+    default_repository,
+    file_options,
+    option,
+    write_files,
+)
 from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.shipped import shipped
@@ -71,12 +80,12 @@ def refuse_contradictions(args: SimpleNamespace) -> None:
 @option("--method", type=MethodName(), help="How the ensembles combine members.")
 @option("--url", help="Measure this server instead of CONFIG, as http://127.0.0.1:8000.")
 @option("--connections", type=POSITIVE, help=f"Requests in flight, with --url; default: {AT_ONCE}.")
-@file_options("json", "markdown", "plot")
+@file_options("json", "markdown")
 def main(**given: Any) -> None:
     """Measure top-1 on labelled images, before anything is served or by a running server.
 
     ensemble check my.yaml --data images/
-    ensemble check --data test.zip --members resnet densenet --markdown accuracy.md --plot accuracy.svg
+    ensemble check --data test.zip --members resnet densenet --markdown accuracy.md
     ensemble check --data test.zip --url http://127.0.0.1:8000
     ensemble check --data train.zip --hold-out 5000 --members a b
 
@@ -94,7 +103,7 @@ def main(**given: Any) -> None:
     scores, sentences = results(args)
     shown = table(scores, sentences)
     shown.show()
-    write_files(args, shown, scores, lambda file: plot(scores, file))
+    write_files(args, shown, scores)
 
 
 if __name__ == "__main__":

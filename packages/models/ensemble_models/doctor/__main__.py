@@ -37,7 +37,7 @@ def examine(config: dict[str, Any]) -> Iterator[Finding]:
     from scripts.serve.environment import check_propagators, switches
     from scripts.serve.front import needed_ports
 
-    yield software.versions()
+    yield software.installed()
     yield software.folder(os.getcwd())
     if (found := failure(check_propagators)) is not None:
         yield found

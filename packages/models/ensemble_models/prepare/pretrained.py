@@ -1,4 +1,4 @@
-"""Models of torchvision and of timm by their names, and files of torch.export, as OpenVINO networks."""
+"""Models of torchvision and of timm by their names, as OpenVINO networks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from ensemble_models.prepare.source import CROP_RATIO, Normalization, Source
 Weights = Literal["default", "random"]
 
 TIMM = "timm/"
-EXPORTED = ".pt2"
 SEED = 0
 # By timm's names.
 RESIZE: dict[str, Resize] = {"center": "crop", "squash": "stretch", "border": "letterbox"}
@@ -45,29 +44,6 @@ def get(name: str, weights: Weights) -> Source:
     if name.startswith(TIMM):
         return _timm(name.removeprefix(TIMM), weights)
     return _torchvision(torchvision, name, weights)
-
-
-def exported(file: Path) -> Source:
-    """Read a file that torch.export.save wrote, which may run code that is in it.
-
-    Raises:
-        ModelError: PyTorch is missing, or it or OpenVINO can't read the file.
-    """
-    try:
-        import torch
-    except ImportError as err:
-        raise ModelError(f"{file} needs PyTorch: pip install 'ensemble-serving[train]' ({err})") from err
-    try:
-        program = torch.export.load(file)
-        network = ov.convert_model(program)
-        inputs = [node.meta["val"] for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
-        # OpenVINO leaves every dimension free.
-        if len(inputs) == len(network.inputs) == 1:
-            network.reshape([side if isinstance(side, int) else -1 for side in inputs[0].shape])
-    # Neither names the errors that it raises.
-    except Exception as err:
-        raise ModelError(f"{file} can't be read by PyTorch {torch.__version__} and OpenVINO: {err}") from err
-    return Source(network, {"file": file.name, "sha256": sha256(file), "torch": torch.__version__})
 
 
 def _torchvision(torchvision: Any, name: str, weights: Weights) -> Source:

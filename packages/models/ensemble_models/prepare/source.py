@@ -30,9 +30,8 @@ CROP_RATIO = 0.875
 ADVICE = {
     ".json": "if it is PaddlePaddle's, save it with FLAGS_enable_pir_api=0 in the environment, which makes a .pdmodel",
     **dict.fromkeys((".keras", ".h5"), "save it by Keras' model.export(FOLDER), which makes a SavedModel"),
-    ".pt2": "PyTorch runs code that is in such a file: pass --trusted if you know who made it, or export it as ONNX",
     **dict.fromkeys(
-        (".pt", ".pth", ".ckpt", ".bin", ".safetensors"),
+        (".pt", ".pt2", ".pth", ".ckpt", ".bin", ".safetensors"),
         "PyTorch's own files run or evaluate what is in them, or lack the network; export it as ONNX: "
         "torch.onnx.export(model.eval(), torch.zeros(1, 3, HEIGHT, WIDTH), 'model.onnx')",
     ),

@@ -14,9 +14,9 @@ from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.preprocessing import Preprocessing
 from deployments.transformer.decoding import read_header
 from ensemble_models.dataset import LIMITS, decode
+from ensemble_models.options import Table
 from ensemble_models.prediction import runner
 from ensemble_models.prepare.source import CROP_RATIO, Normalization, usual
-from ensemble_models.results import Table
 from ensemble_models.statistics import Interval, Truth, hits
 from scripts.errors import ScriptError
 

@@ -13,9 +13,8 @@ import yaml
 
 from deployments.repository.errors import ModelError
 from ensemble_models.check import __main__ as command
-from ensemble_models.check.findings import confusions
+from ensemble_models.check.measure import confusions, served
 from ensemble_models.check.measure import repository as evaluate
-from ensemble_models.check.measure import served
 from ensemble_models.check.report import Score
 from ensemble_models.check.served import Answers, running
 from ensemble_models.dataset import Dataset
@@ -298,17 +297,6 @@ def test_the_table_is_written_as_markdown_and_json(
     scores = json.loads((tmp_path / "t.json").read_text())
     assert scores[0] == {"name": "a", "precision": "FP16", "top1": 20.0, "images": 10, "version": 1, "ece": 40.01}
     assert "20.00" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("suffix", ["svg", "png"])
-def test_the_plot_is_written(
-    repository: Path, draw: Draw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
-) -> None:
-    pytest.importorskip("matplotlib")
-    run(monkeypatch, "--data", draw(COUNTS), "--repository", repository, "--plot", tmp_path / f"t.{suffix}")
-    start = (tmp_path / f"t.{suffix}").read_bytes()[:5]
-    assert start == (b"<?xml" if suffix == "svg" else b"\x89PNG\r")
-    assert b"<dc:date>" not in (tmp_path / f"t.{suffix}").read_bytes()
 
 
 def test_mistakes_end_in_one_line(

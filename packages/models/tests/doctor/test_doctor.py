@@ -96,8 +96,8 @@ def test_a_place_in_which_others_can_put_another_folder(monkeypatch):
 
 
 def test_versions():
-    assert software.versions(["numpy>=1", 'nothing-of-this-name; extra == "dev"']).verdict == "ok"
-    finding = software.versions(["numpy<1", "nothing-of-this-name; python_version > '3'"])
+    assert software.installed(["numpy>=1", 'nothing-of-this-name; extra == "dev"']).verdict == "ok"
+    finding = software.installed(["numpy<1", "nothing-of-this-name; python_version > '3'"])
     assert finding.verdict == "wrong"
     assert "numpy" in finding.what
     assert "nothing-of-this-name is missing" in finding.what

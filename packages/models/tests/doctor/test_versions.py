@@ -4,7 +4,7 @@ from pathlib import Path
 
 from deployments.repository.repository import find
 from ensemble_models.costs import Cost
-from ensemble_models.doctor.versions import compare, versions
+from ensemble_models.doctor.software import compare, versions
 from graph.config import parse
 from packages.models.tests.tiny import add, constant
 

@@ -60,32 +60,6 @@ def check(tmp_path: Path, precision: str, tolerance: float) -> None:
     assert np.ptp(expected(rgb), 0).max() > 0.3  # it looks at the image
 
 
-# Of PyTorch's own code.
-@pytest.mark.filterwarnings("ignore:.*LeafSpec")
-def test_a_file_of_torch_export_becomes_a_member_if_it_is_trusted(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-
-    class Classifier(torch.nn.Module):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.filters = torch.nn.Parameter(torch.from_numpy(FILTERS.transpose(3, 2, 0, 1).copy()))
-            self.matrix = torch.nn.Parameter(torch.from_numpy(MATRIX))
-
-        def forward(self, image: object) -> object:
-            features = torch.relu(torch.nn.functional.conv2d(image, self.filters, stride=2))
-            return torch.softmax(features.mean((2, 3)) @ self.matrix, 1)
-
-    shapes = {"image": {0: torch.export.Dim("batch")}}
-    program = torch.export.export(Classifier().eval(), (torch.zeros(2, 3, 8, 8),), dynamic_shapes=shapes)
-    torch.export.save(program, tmp_path / "classifier.pt2")
-    flags = ["--channel-order", "RGB", "--normalize", "imagenet", "--precision", "FP32"]
-    arguments = [str(tmp_path / "classifier.pt2"), "--name", "m", "--repository", str(tmp_path), *flags]
-    with pytest.raises(ModelError, match=r"runs code .*--trusted"):
-        call(prepare.main, *arguments)
-    call(prepare.main, *arguments, "--trusted")
-    check(tmp_path, "FP32", 1e-5)
-
-
 def test_paddle_s_newer_format_gets_a_hint(tmp_path: Path) -> None:
     (tmp_path / "inference.json").write_text('{"base_code": {}, "program": {}}')
     arguments = [str(tmp_path / "inference.json"), "--name", "m", "--repository", str(tmp_path)]
