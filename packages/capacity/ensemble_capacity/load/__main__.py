@@ -29,7 +29,7 @@ from scripts.shipped import shipped
 # The first request: the server may have to warm up.
 FIRST_TIMEOUT_S = 30.0
 MOST_IMAGES, MOST_MEASURED_WITH = 10_000, 32
-CLIENTS = click.IntRange(1, 10_000)
+CLIENTS, USUAL = click.IntRange(1, 10_000), 8
 
 
 def image_files(paths: Sequence[Path]) -> list[Path]:
@@ -103,18 +103,10 @@ def _images(options: SimpleNamespace) -> tuple[tuple[bytes, ...], tuple[str, ...
     try:
         dataset = Dataset.open(options.data)
         # Of every class, and the same ones each time.
-        part = dataset.hold_out(MOST_IMAGES)[1] if len(dataset) > MOST_IMAGES else dataset
-        pairs = list((part or dataset).read())
+        pairs = list((dataset.held_out(MOST_IMAGES) if len(dataset) > MOST_IMAGES else dataset).read())
     except DatasetError as err:
         raise ScriptError(f"--data: {err}") from err
     return tuple(image for image, _ in pairs), tuple(label for _, label in pairs)
-
-
-def modes_of(options: SimpleNamespace) -> list[Mode]:
-    """Make the loads of a command line, in order; for a search the arrivals alone, whose rate does not matter."""
-    if options.rate or options.slo_ms is not None:
-        return [Arrivals(rate) for rate in options.rate or [1.0]]
-    return [Closed(clients) for clients in options.concurrency or [8]]
 
 
 def described(target: Target) -> Target:
@@ -153,6 +145,8 @@ def check(options: SimpleNamespace) -> None:
         raise click.UsageError(f"--slo-ms: searches the rate by itself, not together with {', '.join(modes)}")
     if len(modes) > 1:
         raise click.UsageError(f"{', '.join(modes)}: name one of them")
+    if options.percentile and not options.slo_ms:
+        raise click.UsageError("--percentile: is for --slo-ms")
     if options.images and options.data:
         raise click.UsageError("--images: not together with --data")
     if options.repeats is not None and (options.batch > 1 or options.data):
@@ -217,15 +211,14 @@ def main(**given: Any) -> None:
     options = SimpleNamespace(**given)
     check(options)
     try:
-        modes, target = modes_of(options), target_of(options)
-        rows = loaded(options, modes, described(target))
+        rows = loaded(options, described(target_of(options)))
     except (ScriptError, OSError) as err:
         raise click.UsageError(str(err)) from err
     if not any(row.requests for row in rows):
         sys.exit(1)
 
 
-def loaded(options: SimpleNamespace, modes: Sequence[Mode], target: Target) -> list[Row]:
+def loaded(options: SimpleNamespace, target: Target) -> list[Row]:
     """Measure every load and report the rows; of a run that ends early, the measured rows."""
     rows: list[Row] = []
     found, percentile = None, options.percentile or 99.0
@@ -238,12 +231,10 @@ def loaded(options: SimpleNamespace, modes: Sequence[Mode], target: Target) -> l
 
     try:
         if options.slo_ms is None:
-            list(map(run, modes))
-        else:
-            [arrivals] = modes
-            assert isinstance(arrivals, Arrivals)
-            is_found = search(options.slo_ms, arrivals, run)
-            found = len(rows) - 1 if is_found else None
+            modes: list[Mode] = [*map(Arrivals, options.rate), *map(Closed, options.concurrency)]
+            list(map(run, modes or [Closed(USUAL)]))
+        elif search(options.slo_ms, run):
+            found = len(rows) - 1
     finally:
         if rows:
             report = Report(options.url, target.protocol.name, rows, options.slo_ms, percentile, found)

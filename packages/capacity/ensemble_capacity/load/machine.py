@@ -32,11 +32,15 @@ class Figures:
 
 
 class Usage:
-    """Counts what a server on this machine uses from now on."""
+    """Counts what a server on this machine uses."""
 
     def __init__(self, url: str) -> None:
-        """Begin with the server at a URL."""
+        """Find the server at a URL, and begin."""
         self._processes = Processes.of_port(*address(parsed(url)))
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from now on."""
         self._began = time.perf_counter()
         self._before = {} if self._processes is None else self._processes.cpu_s()
 

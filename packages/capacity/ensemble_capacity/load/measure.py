@@ -224,9 +224,11 @@ def measure(
     Raises:
         ScriptError: the load generator did not start.
     """
+    usage = Usage(target.url) if watched else None
     with Generator(target, mode, processes) as generator:
         generator.run(duration.warm_up_s)
-        usage = Usage(target.url) if watched else None
+        if usage is not None:
+            usage.begin()
         generator.run(duration.warm_up_s + duration.seconds)
         figures = Figures() if usage is None else usage.figures()
         begin = generator.began + duration.warm_up_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ensemble_capacity.load.load import Arrivals, Closed, Mode
 from ensemble_capacity.load.measure import Row
@@ -88,7 +88,7 @@ def confirmed(at: Callable[[float], Trial], rate: float) -> Trial:
     return trial
 
 
-def search(slo_ms: float, arrivals: Arrivals, run: Callable[[Mode], Row]) -> bool:
+def search(slo_ms: float, run: Callable[[Mode], Row]) -> bool:
     """Find the highest rate at which the percentile is at most `slo_ms`; False if there is none.
 
     Other arrivals confirm it, in the last row.
@@ -101,10 +101,10 @@ def search(slo_ms: float, arrivals: Arrivals, run: Callable[[Mode], Row]) -> boo
     peak = run(Closed(MOST_CLIENTS))
     if not (most := peak.requests_per_s):
         return False
-    seed = arrivals.seed
+    seed = 0
 
     def at(rate: float) -> Trial:
-        row = run(replace(arrivals, rate=rate, seed=seed))
+        row = run(Arrivals(rate, seed=seed))
         return Trial(rate, row.requests_per_s, holds(row))
 
     # Where so many clients are answered in time, they may not have filled the server.

@@ -1,29 +1,21 @@
-"""Draws a trace that `OTEL_TRACES_EXPORTER=file` wrote, or that Jaeger holds: in the terminal, or as an SVG.
-
-ensemble trace                                  # the newest
-ensemble trace --slowest --svg waterfall.svg
-ensemble trace 0af76519                         # by the beginning of its id
-ensemble trace --last 10 --json
-ensemble trace --jaeger http://127.0.0.1:16686  # what Jaeger holds
-"""
+"""Draws a trace as a waterfall: in the terminal, or as an SVG."""
 
 from __future__ import annotations
 
 import io
 import json
 import re
-import sys
 from pathlib import Path
 
+import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from deployments.observe.exporters import FOLDER
 from ensemble_capacity.trace.spans import Span, Trace, read_jaeger, read_traces
-from ensemble_models.options import console
-from scripts.errors import ScriptError, errors_in_one_line, positive
-from scripts.flags import described
+from ensemble_models.options import FILE, POSITIVE, Command, OutputFile, console, option
+from scripts.errors import ScriptError
 
 PALETTE = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#eeca3b")
 FAILED = "#d00000"
@@ -59,7 +51,7 @@ def draw(trace: Trace, console: Console) -> None:
     console.print(table)
 
 
-def svg(trace: Trace) -> str:
+def drawn(trace: Trace) -> str:
     """Draw the waterfall as an SVG document."""
     paper = Console(record=True, file=io.StringIO(), width=SVG_CHARACTERS)
     draw(trace, paper)
@@ -98,39 +90,46 @@ def choose(traces: list[Trace], beginning: str | None, slowest: bool, last: int)
     return traces[:last]
 
 
-def main() -> None:
-    """Parse the command line and draw."""
-    parser = described(__doc__)
-    parser.add_argument(
-        "trace",
-        nargs="?",
-        type=str.lower,
-        metavar="TRACE_ID",
-        help="the beginning of a trace's id; default: the newest trace",
-    )
-    parser.add_argument("--slowest", action="store_true", help="show the slowest traces instead of the newest")
-    parser.add_argument("--last", type=positive, metavar="N", help="number of traces to show; default: 1")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--folder", type=Path, default=FOLDER, help="folder of the traces (default: traces)")
-    where.add_argument("--jaeger", metavar="URL", help="read traces from this Jaeger instead of a folder")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of drawing")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the first trace's waterfall as an SVG")
-    args = parser.parse_args()
-    if args.trace is not None and (args.slowest or args.last):
-        parser.error("--slowest and --last choose among all traces; leave out TRACE_ID, or them")
-    with errors_in_one_line():
-        found = read_traces(args.folder) if args.jaeger is None else read_jaeger(args.jaeger, args.trace)
-        traces = choose(found, args.trace, args.slowest, args.last or 1)
-        if args.svg is not None:
-            args.svg.write_text(svg(traces[0]), encoding="utf-8")
-        if args.json:
-            json.dump([trace.to_dict() for trace in traces], sys.stdout)
-            print()
-            return
-        out = console()
-        for trace in traces:
-            draw(trace, out)
-            out.print()
+@click.command("trace", cls=Command)
+@click.argument("trace_id", required=False, type=str.lower)
+@option("--slowest", is_flag=True, help="Show the slowest traces instead of the newest.")
+@option("--last", type=POSITIVE, metavar="N", help="Number of traces to show; default: 1.")
+@option("--folder", type=FILE, help=f"Folder of the traces; default: {FOLDER}.")
+@option("--jaeger", metavar="URL", help="Read traces from this Jaeger instead of a folder.")
+@option("--json", "as_json", is_flag=True, help="Print JSON instead of drawing.")
+@option("--svg", type=OutputFile(), help="Write the first trace's waterfall as an SVG.")
+def main(
+    trace_id: str | None,
+    slowest: bool,
+    last: int | None,
+    folder: Path | None,
+    jaeger: str | None,
+    as_json: bool,
+    svg: Path | None,
+) -> None:
+    """Draw a trace that `OTEL_TRACES_EXPORTER=file` wrote, or that Jaeger holds: in the terminal, or as an SVG.
+
+    ensemble trace                                  # the newest
+    ensemble trace --slowest --svg waterfall.svg
+    ensemble trace 0af76519                         # by the beginning of its id
+    ensemble trace --last 10 --json
+    ensemble trace --jaeger http://127.0.0.1:16686  # what Jaeger holds
+    """
+    if trace_id is not None and (slowest or last):
+        raise click.UsageError("--slowest and --last choose among all traces; leave out TRACE_ID, or them")
+    if folder is not None and jaeger is not None:
+        raise click.UsageError("--jaeger: not together with --folder")
+    found = read_traces(folder or FOLDER) if jaeger is None else read_jaeger(jaeger, trace_id)
+    traces = choose(found, trace_id, slowest, last or 1)
+    if svg is not None:
+        svg.write_text(drawn(traces[0]), encoding="utf-8")
+    if as_json:
+        print(json.dumps([trace.to_dict() for trace in traces]))
+        return
+    out = console()
+    for trace in traces:
+        draw(trace, out)
+        out.print()
 
 
 if __name__ == "__main__":

@@ -202,18 +202,20 @@ class Search:
             return self._searched(candidate, load, rate)
 
     def _searched(self, candidate: Candidate, load: Load, first: float) -> Tried:
-        seen: dict[float, Seen] = {}
-
-        def at(rate: float) -> Trial:
-            seen[rate] = load(Arrivals(rate), SECONDS)
-            return self._trial(rate, seen[rate])
-
+        seen, at = self._trials(load, SECONDS)
         low = bracket(at, first, enough=self.enough).low
         rate = low or min(seen, key=lambda each: seen[each].p99_ms)
         return Tried(candidate, rate, seen[rate].rate, seen[rate].p99_ms)
 
-    def _trial(self, rate: float, seen: Seen) -> Trial:
-        return Trial(rate, seen.rate, seen.p99_ms <= self.goal.p99_ms)
+    def _trials(self, load: Load, seconds: float, seed: int = 0) -> tuple[dict[float, Seen], Callable[[float], Trial]]:
+        """Make a function that tries a rate, and the measurements that it will have made, by rate."""
+        seen: dict[float, Seen] = {}
+
+        def at(rate: float) -> Trial:
+            seen[rate] = load(Arrivals(rate, seed=seed), seconds)
+            return Trial(rate, seen[rate].rate, seen[rate].p99_ms <= self.goal.p99_ms)
+
+        return seen, at
 
     def _promised(self, tried: Tried) -> Tried:
         """Lower the rate until the p99 holds for a minute in a fresh server, under other arrivals."""
@@ -221,12 +223,7 @@ class Search:
             return tried
         print("For a minute, in a fresh server:", flush=True)
         with self._server(tried.candidate) as load:
-            seen: dict[float, Seen] = {}
-
-            def at(rate: float) -> Trial:
-                seen[rate] = load(Arrivals(rate, seed=1), PROMISE_S)
-                return self._trial(rate, seen[rate])
-
+            seen, at = self._trials(load, PROMISE_S, seed=1)
             last = confirmed(at, tried.rate)
         return Tried(tried.candidate, last.rate, last.answered, seen[last.rate].p99_ms)
 

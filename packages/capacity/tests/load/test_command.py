@@ -42,6 +42,7 @@ BAD = {
     (NOBODY, "--batch", "65"): "Invalid value for '--batch': 65 is not in the range 1<=x<=64",
     (NOBODY, "--rate", "9", "--concurrency", "1"): "--concurrency, --rate: name one of them",
     (NOBODY, "--slo-ms", "50", "--rate", "9"): "--slo-ms: searches the rate by itself",
+    (NOBODY, "--percentile", "90"): "--percentile: is for --slo-ms",
     (NOBODY, "--percentile", "100"): "Invalid value for '--percentile': ",
     (NOBODY, "--images", "{}/folder"): "--images: there is no image in {}/folder",
     (NOBODY, "--images", "{}/nowhere.jpg"): "--images: ",

@@ -119,24 +119,23 @@ def holds_up_to(capacity, peak=200.0, closed_s=0.16):
 @pytest.mark.parametrize("capacity", [1.5, 20.0, 97.0, 160.0, 195.0, 500.0])
 def test_the_search_finds_the_highest_rate_that_holds_and_confirms_it(capacity):
     run, loads = holds_up_to(capacity)
-    assert search(50, Arrivals(1.0, "constant", seed=7), run)
+    assert search(50, run)
     assert isinstance(loads[0], Closed)
     assert loads[-1].rate <= capacity
     assert loads[-1].rate >= 0.95 * min(capacity, 200)
     # With other requests than before.
-    assert loads[-1].seed != 7
-    assert loads[-1].process == "constant"
+    assert loads[-1].seed != loads[-2].seed
 
 
 def test_a_rate_above_what_a_closed_loop_reaches_in_time_is_found():
     run, loads = holds_up_to(900.0, closed_s=0.04)
-    assert search(50, Arrivals(1.0), run)
+    assert search(50, run)
     assert 0.95 * 900 <= loads[-1].rate <= 900
 
 
 def test_where_nothing_holds_nothing_is_found():
     run, loads = holds_up_to(0.0)
-    assert not search(50, Arrivals(1.0), run)
+    assert not search(50, run)
     assert 2 < len(loads) < 12
 
 
@@ -148,7 +147,7 @@ def test_a_rate_that_held_by_luck_is_lowered():
             return run(dataclasses.replace(mode, rate=0.9 * mode.rate))
         return run(mode)
 
-    assert search(50, Arrivals(1.0), moody)
+    assert search(50, moody)
     assert [mode.rate <= 100 for mode in loads[-2:]] == [False, True]
 
 

@@ -150,7 +150,7 @@ def test_no_jaeger_says_how_to_get_one(monkeypatch):
     [
         (["aa", "--slowest"], "--slowest and --last choose among all traces"),
         (["aa", "--last", 2], "--slowest and --last choose among all traces"),
-        (["--jaeger", "http://127.0.0.1:1"], "not allowed with argument --folder"),
+        (["--jaeger", "http://127.0.0.1:1"], "--jaeger: not together with --folder"),
     ],
 )
 def test_flags_of_which_one_would_be_ignored_are_refused(folder, monkeypatch, capsys, flags, said):

@@ -1,14 +1,4 @@
-"""Checks this machine and a configuration; each line that is not `ok` ends with a remedy.
-
-    ensemble doctor
-    ensemble doctor configs/colocated.yaml
-    ensemble doctor --cluster --host-address 10.0.0.1 configs/cluster.yaml      # before it becomes a head
-    ensemble doctor --join 10.0.0.1 --host-address 10.0.0.2                     # before it joins
-
-The command checks versions, the working directory, HAProxy, cores, instructions, memory, the private folder, the token,
-ports, the configuration and its models. It also times the versions of each model, and sends one image through each node
-in this process. The exit status is 1 if the configuration can't be served.
-"""
+"""Checks this machine and a configuration: `ensemble doctor`."""
 
 from __future__ import annotations
 
@@ -19,11 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.text import Text
 
-from ensemble_models.doctor import Finding, failure
-from scripts.flags import described
+from deployments.contract.errors import ConfigurationError
+from ensemble_models.doctor import Finding, failure, machine, software
+from ensemble_models.doctor import cluster as cluster_checks
+from ensemble_models.options import FILE, Command, option
+from scripts import configuration
+from scripts.configuration import check_schema, ours, why_serve
+from scripts.serve.environment import check_propagators, switches
+from scripts.serve.front import needed_ports
 from scripts.shipped import shipped
 
 COLOURS = {"ok": "green", "look": "yellow", "wrong": "bold red"}
@@ -31,12 +28,6 @@ COLOURS = {"ok": "green", "look": "yellow", "wrong": "bold red"}
 
 def examine(config: dict[str, Any]) -> Iterator[Finding]:
     """Check everything about this machine and a Serve config."""
-    from deployments.contract.errors import ConfigurationError
-    from ensemble_models.doctor import machine, software
-    from scripts.configuration import check_schema, ours, why_serve
-    from scripts.serve.environment import check_propagators, switches
-    from scripts.serve.front import needed_ports
-
     yield software.installed()
     yield software.folder(os.getcwd())
     if (found := failure(check_propagators)) is not None:
@@ -68,49 +59,50 @@ def examine_machine(host_address: str | None, role: dict[str, Any] | str) -> Ite
 
     Without a host address, the environment has it.
     """
-    from ensemble_models.doctor import cluster
-
-    yield (own := cluster.address(host_address))
+    yield (own := cluster_checks.address(host_address))
     if own.verdict == "wrong":
         return
     if isinstance(role, str):
-        for found in cluster.joining(role):
+        for found in cluster_checks.joining(role):
             yield from [found] if isinstance(found, Finding) else examine(found)
         return
-    yield from cluster.head(role)
+    yield from cluster_checks.head(role)
     yield from examine(role)
 
 
-def main() -> None:
-    """Parse the command line and check."""
-    parser = described(__doc__)
-    parser.add_argument(
-        "config", type=Path, nargs="?", help="a Serve config file (default: the bundled one); not with --join"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    role = parser.add_mutually_exclusive_group()
-    role.add_argument("--cluster", action="store_true", help="check this machine as the head of a cluster")
-    role.add_argument("--join", metavar="HEAD", help="check whether this machine can join the head with this address")
-    parser.add_argument("--host-address", metavar="IP", help="this machine's address in its cluster")
-    args = parser.parse_args()
-    if args.host_address and not (args.cluster or args.join):
-        parser.error("--host-address is for --cluster and --join")
-    if args.join and args.config:
-        parser.error(f"--join checks the configuration that the head publishes; leave out {args.config}")
+@click.command("doctor", cls=Command)
+@click.argument("config", type=FILE, required=False)
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
+@option("--cluster", is_flag=True, help="Check this machine as the head of a cluster.")
+@option("--join", metavar="HEAD", help="Check whether this machine can join the head with this address.")
+@option("--host-address", metavar="IP", help="This machine's address in its cluster.")
+def main(config: Path | None, as_json: bool, cluster: bool, join: str | None, host_address: str | None) -> None:
+    """Check this machine and a configuration; each line that is not `ok` ends with a remedy.
 
-    from scripts import configuration
-    from scripts.errors import errors_in_one_line
+    ensemble doctor
+    ensemble doctor configs/colocated.yaml
+    ensemble doctor --cluster --host-address 10.0.0.1 configs/cluster.yaml      # before it becomes a head
+    ensemble doctor --join 10.0.0.1 --host-address 10.0.0.2                     # before it joins
 
-    found, console = [], Console(soft_wrap=True)
-    with errors_in_one_line():
-        given = args.join or configuration.read(args.config or shipped("serve_config.yaml"))
-        in_cluster = args.cluster or args.join
-        for finding in examine_machine(args.host_address, given) if in_cluster else examine(given):
-            found.append(finding)
-            if not args.json:
-                line = Text(f"{finding.verdict:6}", COLOURS[finding.verdict]) + Text(finding.what)
-                console.print(line + Text(f" → {finding.remedy}" if finding.remedy else ""))
-    if args.json:
+    CONFIG is a Serve config file (default: the bundled one). The command checks versions, the working directory,
+    HAProxy, cores, instructions, memory, the private folder, the token, ports, the configuration and its models. It
+    also times the versions of each model, and sends one image through each node in this process. The exit status is 1
+    if the configuration can't be served.
+    """
+    if cluster and join:
+        raise click.UsageError("--join: not together with --cluster")
+    if host_address and not (cluster or join):
+        raise click.UsageError("--host-address is for --cluster and --join")
+    if join and config:
+        raise click.UsageError(f"--join checks the configuration that the head publishes; leave out {config}")
+    found, out = list[Finding](), Console(soft_wrap=True)
+    given: Any = join or configuration.read(config or shipped("serve_config.yaml"))
+    for finding in examine_machine(host_address, given) if cluster or join else examine(given):
+        found.append(finding)
+        if not as_json:
+            line = Text(f"{finding.verdict:6}", COLOURS[finding.verdict]) + Text(finding.what)
+            out.print(line + Text(f" → {finding.remedy}" if finding.remedy else ""))
+    if as_json:
         print(json.dumps([finding._asdict() for finding in found]))
     sys.exit(1 if any(finding.verdict == "wrong" for finding in found) else 0)
 

@@ -131,7 +131,7 @@ def test_a_token_in_the_environment_is_one(tmp_path, monkeypatch):
     ("flags", "said"),
     [
         (["--join", "10.0.0.1", "my.yaml"], "the configuration that the head publishes; leave out my.yaml"),
-        (["--join", "10.0.0.1", "--cluster"], "not allowed with argument"),
+        (["--join", "10.0.0.1", "--cluster"], "--join: not together with --cluster"),
     ],
 )
 def test_a_machine_joins_or_is_the_head(flags, said, monkeypatch, capsys):

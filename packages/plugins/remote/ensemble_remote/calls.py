@@ -19,9 +19,17 @@ from ensemble_serving.transports import NoResponse, Request, Response, ResponseT
 BYTES_PER_SCORE = 32
 MAX_QUOTED = 200
 JSON = {"content-type": "application/json"}
-OK, TOO_MANY_REQUESTS = 200, 429
-# Numbers of gRPC's statuses: https://grpc.github.io/grpc/core/md_doc_statuscodes.html
-INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, ABORTED, OUT_OF_RANGE, UNAVAILABLE = 3, 4, 8, 10, 11, 14
+# The errors of statuses; every other failure is a `ServerError`.
+OF_HTTP: dict[int, type[errors.CallError]] = {
+    **dict.fromkeys((400, 413, 415, 422), errors.RequestRejected),
+    429: errors.Busy,
+    **dict.fromkeys((502, 503, 504), errors.Unavailable),
+}
+# By numbers: https://grpc.github.io/grpc/core/md_doc_statuscodes.html
+OF_GRPC: dict[int, type[errors.CallError]] = {
+    **{3: errors.RequestRejected, 4: errors.TimedOut, 8: errors.Busy},
+    **{10: errors.Unavailable, 11: errors.RequestRejected, 14: errors.Unavailable},
+}
 
 M = TypeVar("M", bound=Message)
 
@@ -82,14 +90,10 @@ class HttpConnection(Connection):
         method = "GET" if body is None else "POST"
         request = Request(f"{self._config.path}{path}", body or b"", tuple(sent.items()), method)
         response = await self._send(request, timeout_s)
-        if response.status == OK:
+        if response.status == 200:
             return response
-        text = f"HTTP {response.status}: {response.body[:MAX_QUOTED].decode('utf-8', 'replace')}"
-        if response.status in {502, 503, 504}:
-            raise errors.Unavailable(text)
-        if response.status == TOO_MANY_REQUESTS:
-            raise errors.Busy(text)
-        raise (errors.RequestRejected if response.status in {400, 413, 415, 422} else errors.ServerError)(text)
+        text = response.body[:MAX_QUOTED].decode("utf-8", "replace")
+        raise OF_HTTP.get(response.status, errors.ServerError)(f"HTTP {response.status}: {text}")
 
 
 class GrpcConnection(Connection):
@@ -109,15 +113,8 @@ class GrpcConnection(Connection):
                 return response.FromString(answer.body)
             except DecodeError as err:
                 raise errors.InvalidResponse(f"the response is no {response.DESCRIPTOR.name}") from err
-        details, status = answer.body.decode("utf-8", "replace"), answer.status
-        text = f"gRPC status {status}: {details[:MAX_QUOTED]}"
-        if status == DEADLINE_EXCEEDED:
-            raise errors.TimedOut(text)
-        if status in {UNAVAILABLE, ABORTED}:
-            raise errors.Unavailable(text)
-        if status == RESOURCE_EXHAUSTED:
-            raise errors.Busy(text)
-        raise (errors.RequestRejected if status in {INVALID_ARGUMENT, OUT_OF_RANGE} else errors.ServerError)(text)
+        details = answer.body.decode("utf-8", "replace")[:MAX_QUOTED]
+        raise OF_GRPC.get(answer.status, errors.ServerError)(f"gRPC status {answer.status}: {details}")
 
 
 def parse(body: bytes, decode: Callable[[bytes], Any]) -> Any:
