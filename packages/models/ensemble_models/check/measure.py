@@ -8,10 +8,8 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 
@@ -106,29 +104,6 @@ INT8 = "INT8"
 Results = tuple[list[Score], list[str]]
 
 
-@dataclass(frozen=True)
-class Together:
-    """How predictions become the ensemble's answers.
-
-    Attributes:
-        labels: the class names, in order of index.
-        weights: of the members that have a say, by name.
-        method: how predictions are combined.
-        cascade: in which order members are asked, and until when; None for all of them.
-    """
-
-    labels: tuple[str, ...]
-    weights: Mapping[str, float]
-    method: Method
-    cascade: CascadeSettings | None = None
-
-    @classmethod
-    def of(cls, config: EnsembleConfig, agreed: EnsembleSignature, method: Method | None = None) -> Self:
-        """Read how a configuration combines its members, or take another method."""
-        weights = {name: (config.combiner.weights or config.weights).get(name, 0.0) for name in config.weights}
-        return cls(agreed.labels, weights, method or config.combiner.method, config.ensemble.cascade)
-
-
 def repository(root: Path, names: Sequence[str], dataset: Dataset, method: Method = "mean") -> Results:
     """Measure every version of models, and an ensemble for float and for int8 if every model has such a version.
 
@@ -151,8 +126,7 @@ def repository(root: Path, names: Sequence[str], dataset: Dataset, method: Metho
     if not models:
         raise ScriptError(f"{root} holds no models; make one with ensemble prepare")
     truth_of(models, dataset)
-    together = Together(models[0].labels or (), dict.fromkeys(names, 1.0), method)
-    return measured(of_models(models), together, dataset)
+    return measured(of_models(models), dataset, models[0].labels or (), dict.fromkeys(names, 1.0), method)
 
 
 def served(
@@ -167,31 +141,48 @@ def served(
         ScriptError: the dataset has other classes than the members.
         ConfigurationError: a member can't run.
     """
-    together = Together.of(config, agreed, method)
-    scores, sentences = measured(of_configuration(config, agreed), together, dataset)
+    weights = {name: (config.combiner.weights or config.weights).get(name, 0.0) for name in config.weights}
+    together = agreed.labels, weights, method or config.combiner.method, config.ensemble.cascade
+    scores, sentences = measured(of_configuration(config, agreed), dataset, *together)
     return scores, [*sizes(config, agreed, dataset), *sentences]
 
 
-def measured(candidates: Sequence[Candidate], together: Together, dataset: Dataset) -> Results:
-    """Measure candidates and the ensembles that they make; see `selections`."""
-    labels = indices(dataset, together.labels, "the models")
+def measured(
+    candidates: Sequence[Candidate],
+    dataset: Dataset,
+    names: Sequence[str],
+    weights: Mapping[str, float],
+    method: Method,
+    cascade: CascadeSettings | None = None,
+) -> Results:
+    """Measure candidates and the ensembles that they make; see `selections`.
+
+    Args:
+        candidates: versions of models.
+        dataset: labelled images.
+        names: of the classes, in order of index.
+        weights: of the members that have a say, by name.
+        method: how predictions are combined.
+        cascade: in which order members are asked, and until when; None for all of them.
+    """
+    labels = indices(dataset, names, "the models")
     outputs = predictions(candidates, dataset)
     scores, ensembles = _scores(candidates, outputs, labels), list[Score]()
     sentences, findings = list[str](), list[str]()
-    for rows in selections(candidates, list(together.weights)):
+    for rows in selections(candidates, list(weights)):
         parts, chosen = [scores[row] for row in rows.values()], {name: outputs[row] for name, row in rows.items()}
-        members = Members(chosen, labels, together.weights, dict.fromkeys(rows, 1.0), together.method)
+        members = Members(chosen, labels, weights, dict.fromkeys(rows, 1.0), method)
         combined = members.combined(list(chosen))
         answers, sure = combined.argmax(axis=1), combined.max(axis=1)
-        if (cascade := together.cascade) is not None:
+        if cascade is not None:
             walk = members.walk(cascade.order, cascade.exit_at)
             answers, sure = walk.answers, walk.sure
             alone = f"answers {walk.stops[0]:.1%} of the images by {cascade.order[0]} alone"
             sentences.append(f"{joined(parts)} ensemble: the cascade {alone}.")
         if not findings:
             findings = [
-                *confusions(answers, labels, together.labels),
-                *disagreements(members, answers, together.labels, dataset),
+                *confusions(answers, labels, names),
+                *disagreements(members, answers, names, dataset),
             ]
         if len(rows) < 2:
             continue
