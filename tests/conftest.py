@@ -63,7 +63,19 @@ def pytest_xdist_make_scheduler(config, log):
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             file = nodeid.partition("::")[0].split("/")
-            shares = file[:2] in (["tests", "server"], ["packages", "plugins"])
+            shares = file[:2] in (["tests", "core"], ["tests", "server"], ["packages", "plugins"])
             return "/".join(file[:3] if shares else file)
 
     return Scheduling(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session):
+    """What was left untested counts as failed, so that `--last-failed` tests it: a process that tests has died."""
+    plugins = session.config.pluginmanager
+    distributed, failures = plugins.get_plugin("dsession"), plugins.get_plugin("lfplugin")
+    if distributed is None or distributed.sched is None or failures is None:
+        return
+    given = (distributed.sched.workqueue, *distributed.sched.assigned_work.values())
+    for tests in (tests for scopes in given for tests in scopes.values()):
+        failures.lastfailed.update({test: True for test, done in tests.items() if not done})

@@ -11,6 +11,22 @@ from deployments.contract.errors import EnsembleError
 from ensemble_serving.protocol import inference_pb2 as pb
 from tests.stub import GRPCInferenceServiceStub
 
+# Of each code its status over HTTP and over gRPC.
+STATUS = {
+    "invalid_image": (400, "INVALID_ARGUMENT"),
+    "image_too_large": (413, "INVALID_ARGUMENT"),
+    "invalid_parameter": (422, "INVALID_ARGUMENT"),
+    "overloaded": (503, "RESOURCE_EXHAUSTED"),
+    "deadline_exceeded": (504, "DEADLINE_EXCEEDED"),
+}
+
+
+def assert_error(outcome, code):
+    """Assert that a client was refused with this code, and with the status that its protocol has for it."""
+    kind, got, status = outcome
+    assert (kind, got) == ("error", code)
+    assert status in {None, *STATUS[code]}
+
 
 class Http:
     def __init__(self, server):

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import psutil
 
+from tests.levels import level
 from tests.server.server import eventually, post
-from tests.server.shared.test_http import level
 
-CLIENTS = 8
+CLIENTS = 4
 
 
 class Load:

@@ -75,7 +75,7 @@ def pixels(library):
 
 
 http, grpc = over_http.InferenceServerClient(HTTP), over_grpc.InferenceServerClient(GRPC)
-asking = [Asking(over_http, HTTP), Asking(over_http, HTTP), Asking(over_grpc, GRPC), Asking(over_grpc, GRPC)]
+asking = [Asking(over_http, HTTP), Asking(over_grpc, GRPC)]
 for each in asking:
     each.start()
 steps = {}

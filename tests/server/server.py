@@ -26,6 +26,8 @@ from scripts.serve.ports import METRICS_SETTING
 # Of each process that tests, so many. Above what Ray gives its workers, and below what Serve gives its replicas and a
 # system whoever connects: a server listens seconds after its ports were chosen, and another's client had one by then.
 FIRST_PORT, PORTS_EACH = 20_000, 2_000
+# By default Ray exports what is counted every 10 s. It keeps a gauge for twice the time, and ours are set every 5 s.
+FREQUENT_METRICS = {"RAY_metrics_report_interval_ms": "3000"}
 _first = FIRST_PORT + PORTS_EACH * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _ports = itertools.cycle(range(_first, _first + PORTS_EACH))
 
@@ -91,6 +93,7 @@ class Server:
             # Its private folder, with Ray's and the logs, is in here.
             "RAY_TMPDIR": str(self.folder),
             "PYTHONFAULTHANDLER": "1",
+            **FREQUENT_METRICS,
             METRICS_SETTING: str(metrics_port),
             RAY_METRICS_SETTING: str(self.ray_metrics_port),
             **environment,

@@ -24,10 +24,10 @@ from scripts import keys
 from scripts.serve.exposure import CERTIFICATE, CERTIFICATE_KEY
 from tests.certificates import self_signed
 from tests.conftest import ROOT
+from tests.levels import level
 from tests.server.clients import Calls, infer_request
 from tests.server.seen import browser
 from tests.server.server import Server, config, eventually, scrape
-from tests.server.shared.test_http import level
 from tests.stub import GRPCInferenceServiceStub
 
 INFER = "/v2/models/ensemble/infer"

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from ray import serve
 
+from tests.levels import level
 from tests.networks import heavy, store
 from tests.server.server import Server, config, eventually, post
-from tests.server.shared.test_http import level
 
 # Serve's own pace is 10 s and 30 s for the metrics, 30 s and 600 s for the delays.
 FAST = {

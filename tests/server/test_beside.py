@@ -1,4 +1,4 @@
-"""Other code beside this project's: a folder with modules of the same names as its packages and as what it imports."""
+"""Code beside a configuration that hides a package of this project is named. `ensemble serve`: test_names.py."""
 
 import os
 import shutil
@@ -10,40 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests import pictures
-from tests.server.server import Server, config, eventually, free_ports, post
+from tests.server.server import config, eventually, free_ports
 
 ERROR = "ImportError: "
-# Of each the user's is another: packages of this project, libraries, and Python's own.
-OTHERS = ("models/__init__.py", "graph.py", "scripts/__init__.py", "deployments.py", "ray.py", "numpy.py", "queue.py")
-OWN_BUILD = """
-import helper
-from graph.app import build as ours
-
-def build(args):
-    return ours({**args, **helper.MORE})
-"""
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """A user's folder, in which nothing but `mine` and `helper` may be imported."""
-    for name in OTHERS:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(f"raise RuntimeError('{name} was imported')")
-    (tmp_path / "mine.py").write_text(OWN_BUILD)
-    (tmp_path / "helper.py").write_text("MORE = {'ingress': {'max_request_bytes': 1000000}}")
-    return tmp_path
-
-
-def test_a_build_of_ones_own_is_served_from_a_folder_of_such_names(folder, repository):
-    content = config(repository, "separate", front="direct")
-    content["applications"][0]["import_path"] = "mine:build"
-    with Server(content, folder=folder) as server:
-        assert post(server, pictures.jpeg()).status_code == 200
-        # Decoded in a process of its own.
-        assert post(server, pictures.encode(pictures.noise(), ".png"), content_type="image/png").status_code == 200
-        assert post(server, bytes(1_000_001)).status_code == 413
 
 
 @pytest.fixture

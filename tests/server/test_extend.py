@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import httpx
 import pytest
@@ -26,32 +27,25 @@ def jpeg(level):
 def installed(tmp_path_factory):
     """The folder that the package is installed in, as `pip install` does beside the server."""
     folder = tmp_path_factory.mktemp("extend")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder / "site", EXAMPLE]
-    subprocess.run(command, check=True)
+    uv = Path(sys.executable).with_name("uv")
+    command = [uv, "pip", "install", "--quiet", "--no-deps", "--python", sys.executable, "--target", folder / "site"]
+    subprocess.run([*command, EXAMPLE], check=True)
     return folder / "site"
 
 
-@pytest.mark.parametrize(
-    ("placement", "kind", "method", "feature", "protocols"),
-    [
-        ("separate", "brightness", "surest", "unsure", ()),
-        ("inline", "mine.member:Brightness", "mine.combiner:surest", "mine.feature:Unsure", ("mine.protocol:Words",)),
-    ],
-    ids=["by entry points", "by import strings"],
-)
-def test_a_package_of_ones_own_brings_members_a_combiner_a_repository_a_feature_and_a_protocol(
-    installed, tmp_path, placement, kind, method, feature, protocols
-):
+def test_a_package_of_ones_own_brings_members_a_combiner_a_repository_a_feature_and_a_protocol(installed, tmp_path):
+    """Each is found by its entry point, or by an import string."""
     store(tmp_path, "stored", constant([0.51, 0.49]), version=3, classes=("dark", "light"))
     content = config(
         f"share://{tmp_path}",
-        placement,
+        "separate",
         members=("first", "second", "stored"),
-        combiner={"placement": placement, "method": method},
-        features={feature: {"below": 0.99}},
-        protocols=list(protocols),
+        combiner={"placement": "separate", "method": "mine.combiner:surest"},
+        features={"unsure": {"below": 0.99}},
+        protocols=["mine.protocol:Words"],
     )
-    for member in content["applications"][0]["args"]["members"][:2]:
+    first, second, _ = content["applications"][0]["args"]["members"]
+    for member, kind in ((first, "brightness"), (second, "mine.member:Brightness")):
         del member["threads"]
         member["kind"] = kind
     with Server(content, PYTHONPATH=os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])) as server:

@@ -8,12 +8,11 @@ import pytest
 
 from scripts.serve.api import ServeApi
 from scripts.serve.server import HEALTHY
+from tests.levels import level
 from tests.server.load import CLIENTS, Load, replicas
 from tests.server.server import Server, config, eventually, post
-from tests.server.shared.test_http import level
 
 INGRESSES = 2
-NODES = ("JpegTransformer", "one", "Combiner", "Labeler")
 FAULTS = pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 
 
@@ -49,8 +48,11 @@ def put_right(server, find, victim, count=1):
     assert eventually(lambda: is_whole(server), 60)
 
 
-@FAULTS
-@pytest.mark.parametrize("name", NODES)
+# Of members: tests/core/test_degraded.py. A frozen combiner: below.
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [("JpegTransformer", signal.SIGKILL), ("JpegTransformer", signal.SIGSTOP), ("Combiner", signal.SIGKILL)],
+)
 def test_the_only_replica_of_a_node(server, name, fault):
     [victim] = replicas(server, name)
     before = brightest(server)
@@ -98,7 +100,9 @@ def test_live_settings_hold_while_the_ingress_does_a_nodes_work(server):
     server.reconfigure({"weights": {"one": 1.0, "brightness": 0.0}}, "Combiner")
     assert eventually(lambda: brightest(server)["label"] == "level1", 30)
     [victim] = replicas(server, "Combiner")
-    victim.suspend()
-    for _ in range(5):
-        assert brightest(server) == {"label": "level1"}
-    put_right(server, lambda: replicas(server, "Combiner"), victim)
+    with Load(server) as load:
+        victim.suspend()
+        for _ in range(5):
+            assert brightest(server) == {"label": "level1"}
+        put_right(server, lambda: replicas(server, "Combiner"), victim)
+    assert load.statuses.keys() == {200}, load.statuses

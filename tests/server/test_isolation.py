@@ -13,7 +13,7 @@ from tests.server.server import Server, config, eventually, post
 @pytest.fixture(scope="module")
 def server(repository, tmp_path_factory):
     site = decoders.install(tmp_path_factory.mktemp("site"))
-    placed = {"placement": "inline", "decode_timeout_ms": 3000, "threads": 2}
+    placed = {"placement": "inline", "decode_timeout_ms": 2000, "threads": 2}
     content = config(repository, "inline", members=("one",), transformer=placed)
     path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     with Server(content, PYTHONPATH=path) as running:
@@ -51,7 +51,7 @@ def test_a_decoder_that_hangs_costs_its_image_and_holds_up_no_photograph(server)
     answers = []
     asking = [
         threading.Thread(target=lambda: answers.append(post(server, decoders.that("hang")).status_code))
-        for _ in range(6)
+        for _ in range(4)
     ]
     for each in asking:
         each.start()

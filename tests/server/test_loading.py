@@ -7,10 +7,10 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.environments import ask, environment
+from tests.levels import level
 from tests.networks import constant, one_hot, store
 from tests.server.load import replicas
 from tests.server.server import Server, config, eventually, post
-from tests.server.shared.test_http import level
 
 HERE = ROOT / "tests" / "server"
 IN_A_ROW = 24

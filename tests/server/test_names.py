@@ -1,13 +1,14 @@
-"""Whatever a user may call by a name that is not ASCII: it starts, answers and counts; and nothing is counted twice."""
+"""Names that users choose, not ASCII or a module's of ours: it starts, answers and counts; nothing is counted twice."""
 
 from urllib.parse import unquote
 
 import httpx
 import pytest
 
+from tests import pictures
+from tests.levels import level
 from tests.networks import brightness, constant, one_hot, store
 from tests.server.server import Server, config, eventually, post, scrape
-from tests.server.shared.test_http import level
 
 CLASSES = ("猫", "Ærø", "kätzchen", "50 %", "two\nlines", "кот", "🐱", "cat")
 # As answers have them.
@@ -17,9 +18,23 @@ MEMBERS = ("first", "second")
 SURE, UNSURE = 16, 32
 
 
+# Of each the user's is another: packages of this project, libraries, and Python's own.
+OTHERS = ("models/__init__.py", "graph.py", "scripts/__init__.py", "deployments.py", "ray.py", "numpy.py", "queue.py")
+OWN_BUILD = """
+import helper
+from graph.app import build as ours
+
+def build(args):
+    return ours({**args, **helper.MORE})
+"""
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """Every folder and class has such a name; members, models, keys and applications are refused with one."""
+    """Every folder and class has such a name; members, models, keys and applications are refused with one.
+
+    Of the modules in the folder, only `mine` and `helper` may be imported.
+    """
     folder = tmp_path_factory.mktemp("küche")
     repository = folder / "modèles 猫"
     store(repository, "first", brightness(), classes=CLASSES)
@@ -32,6 +47,12 @@ def server(tmp_path_factory):
         cache={},
         feedback={"max_requests": 100},
     )
+    for name in OTHERS:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(f"raise RuntimeError('{name} was imported')")
+    (folder / "mine.py").write_text(OWN_BUILD)
+    (folder / "helper.py").write_text("MORE = {'ingress': {'max_request_bytes': 1000000}}")
+    content["applications"][0]["import_path"] = "mine:build"
     with Server(content, folder=folder) as running:
         yield running
 
@@ -41,7 +62,7 @@ def counted(server, name, label):
 
 
 def stats(server):
-    return httpx.get(f"{server.url}/stats").json()
+    return httpx.get(f"{server.url}/stats", timeout=60).json()
 
 
 def test_every_count_is_right(server):
@@ -83,3 +104,10 @@ def test_a_replica_that_is_replaced_leaves_no_series(server):
     # The memory of the replica that has ended is forgotten.
     gauge = "ray_ensemble_process_resident_memory_bytes"
     assert eventually(lambda: replica not in {tags["replica"] for tags, _ in scrape(server, gauge)}, 90)
+
+
+def test_a_build_of_ones_own_is_served_from_a_folder_with_modules_of_such_names(server):
+    assert post(server, pictures.jpeg()).status_code == 200
+    # Decoded in a process of its own.
+    assert post(server, pictures.encode(pictures.noise(), ".png"), content_type="image/png").status_code == 200
+    assert post(server, bytes(1_000_001)).status_code == 413

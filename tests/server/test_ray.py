@@ -5,8 +5,8 @@ import os
 import pytest
 
 from deployments.ray_internals import compatibility
+from tests.levels import level
 from tests.server.server import Server, config, eventually, post
-from tests.server.shared.test_http import level
 
 # Each process of Python runs it when it starts.
 SITE = """

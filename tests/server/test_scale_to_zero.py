@@ -32,7 +32,7 @@ def asleep():
 
 def test_the_first_request_wakes_every_member_and_is_answered(sleeping):
     image = (ROOT / "tests" / "cat.jpg").read_bytes()
-    for _ in range(3):
+    for _ in range(2):
         assert eventually(asleep, 60), replicas()
         answer = post(sleeping, image)
         assert answer.status_code == 200, answer.text

@@ -45,7 +45,6 @@ def test_missing_pytorch_is_told(monkeypatch):
         distillation.check()
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_students_are_trained_and_judged(draw, monkeypatch):
     pytest.importorskip("torch", reason="training needs PyTorch: make train")

@@ -78,7 +78,6 @@ def test_every_run_has_the_same_and_its_own_chance_is_left_alone():
     assert torch.equal(*drawn)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_teachers_are_asked_once_about_each_of_them(tmp_path, draw, monkeypatch):
     add(tmp_path / "repository", "sure", constant([0.05, 0.95], (32, 32)), "FP16", ("cat", "dog"))

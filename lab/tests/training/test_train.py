@@ -28,10 +28,7 @@ from packages.models.tests.tiny import Draw, add, constant  # noqa: E402
 from scripts.errors import ScriptError  # noqa: E402
 
 # PyTorch calls its own tracer deprecated; OpenVINO's converter uses it.
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
 COUNTS = {"cat": 20, "dog": 20}
 

@@ -104,7 +104,6 @@ def test_a_name_of_digits_is_a_name(tmp_path, monkeypatch):
     assert [member.name for member in written.members] == ["50"]
 
 
-@pytest.mark.slow
 def test_the_folder_of_a_saved_model_is_prepared(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match=r"error: .*--channel-order"):

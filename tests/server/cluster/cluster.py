@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from lab.network import run
-from tests.server.server import eventually
+from tests.server.server import FREQUENT_METRICS, eventually
 
 METRICS_PORT = 19_200
 START_S = 240
@@ -41,6 +41,7 @@ class Cluster:
             **os.environ,
             "RAY_TMPDIR": str(self.folder),
             "RAY_METRICS_PORT": str(METRICS_PORT),
+            **FREQUENT_METRICS,
             # A cluster has none of what tests set for a Ray on loopback.
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
         }

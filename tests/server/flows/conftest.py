@@ -7,10 +7,10 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.levels import level
 from tests.networks import CLASSES, constant, one_hot, store
 from tests.redis import running as redis_server
 from tests.server.server import Server, config
-from tests.server.shared.test_http import level
 
 MEMBERS = ("brightness", "one")
 # In the middle of a step of brightness, and between two of them.

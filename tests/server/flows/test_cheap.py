@@ -56,8 +56,11 @@ def test_an_audit_tells_what_all_members_would_have_answered(server, picture):
     post(server, picture(SURE))
     assert eventually(lambda: audited()["agrees"] > 0)
     assert audited()["differs"] == 0
-    thresholds = scrape(server, "ray_ensemble_cascade_exit_at")
-    assert [(labels["member"], value) for labels, value in thresholds] == [("brightness", 0.9)]
+
+    def thresholds():
+        return [(labels["member"], value) for labels, value in scrape(server, "ray_ensemble_cascade_exit_at")]
+
+    assert eventually(lambda: thresholds() == [("brightness", 0.9)])
 
 
 def test_a_handle_tells_whom_the_cascade_asked(server, picture):

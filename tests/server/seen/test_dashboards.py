@@ -79,7 +79,7 @@ def test_every_query_gives_data_of_known_traffic(server, tmp_path):
             found = ask(queries["Requests by outcome", "{{outcome}}"])
             return any(metric["outcome"] == "invalid_image" and value > 0 for metric, value in found)
 
-        # A rate is seen once a counter has grown between two of Ray's reports, 10 s apart.
+        # A rate is seen once a counter has grown between two of Ray's reports.
         waiting = dict(queries)
         give_up = time.monotonic() + 90
         while (waiting or not has_mistakes()) and time.monotonic() < give_up:

@@ -51,6 +51,8 @@ def chromium(server):
 @pytest.fixture
 def page(chromium, server):
     chromium.get(server.url)
+    # An answer is described by what the server says of itself, which a page asks for first.
+    assert eventually(lambda: not chromium.find_element(By.ID, "about").get_property("hidden"))
     yield chromium
     assert browser.complaints(chromium) == []
 

@@ -5,9 +5,9 @@ from ray import serve
 
 from tests.conftest import ROOT
 from tests.environments import environment
+from tests.levels import level
 from tests.server.server import Server, config
 from tests.server.shared.servers import SERVERS
-from tests.server.shared.test_http import level
 
 HERE = ROOT / "tests" / "server" / "shared"
 

@@ -5,9 +5,9 @@ import socket
 import httpx
 import pytest
 
+from tests.levels import level
 from tests.server.server import post
 from tests.server.shared.servers import only
-from tests.server.shared.test_http import level
 
 pytestmark = only(2)
 REGION = "/v2/systemsharedmemory/region/browsers"

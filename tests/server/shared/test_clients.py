@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from tests.environments import ask
+from tests.levels import expected, level
 from tests.networks import CLASSES
 from tests.server.server import eventually
 from tests.server.shared.conftest import HERE
 from tests.server.shared.servers import only
-from tests.server.shared.test_http import expected, level
 
 pytestmark = only(2)
 

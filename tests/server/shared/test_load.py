@@ -9,8 +9,8 @@ import pytest
 from ensemble_serving import Client
 from graph.errors import InvalidImage
 from tests.conftest import ROOT
+from tests.levels import level
 from tests.server.shared.servers import only
-from tests.server.shared.test_http import level
 
 pytestmark = only(1)
 MEMBER = ("--model", "brightness", "--batch", "4")

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from ensemble_serving.protocol import inference_pb2 as pb
+from tests.core.answers.test_http import BINARY
 from tests.networks import one_hot
 from tests.server.server import eventually
 from tests.server.shared.servers import only
-from tests.server.shared.test_http import BINARY
 from tests.stub import GRPCInferenceServiceStub
 
 pytestmark = only(2)

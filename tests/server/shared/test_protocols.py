@@ -1,7 +1,6 @@
 """What must be alike over HTTP, gRPC and a handle."""
 
 import contextlib
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -11,11 +10,11 @@ import ray
 from deployments.contract.answer import Classification
 from deployments.contract.errors import InvalidImage
 from tests import pictures
+from tests.levels import expected, level
 from tests.networks import CLASSES
-from tests.server.clients import Grpc, Handle, Http
-from tests.server.server import eventually, post, scrape
+from tests.server.clients import Grpc, Handle, Http, assert_error
+from tests.server.server import eventually, post
 from tests.server.shared.servers import only
-from tests.server.shared.test_http import expected, level
 
 
 @pytest.fixture(params=["http", "grpc", "handle"])
@@ -42,21 +41,6 @@ def configured(server):
     assert eventually(lambda: len(post(server, level(1)).json()["top"]) == 1)
 
 
-STATUS = {
-    "invalid_image": (400, "INVALID_ARGUMENT"),
-    "image_too_large": (413, "INVALID_ARGUMENT"),
-    "invalid_parameter": (422, "INVALID_ARGUMENT"),
-    "overloaded": (503, "RESOURCE_EXHAUSTED"),
-    "deadline_exceeded": (504, "DEADLINE_EXCEEDED"),
-}
-
-
-def assert_error(outcome, code):
-    kind, got, status = outcome
-    assert (kind, got) == ("error", code)
-    assert status in {None, *STATUS[code]}
-
-
 def test_the_same_answer(client):
     assert client.classify(level(250)) == ("ok", CLASSES[expected(250).argmax()])
 
@@ -77,38 +61,6 @@ def test_the_same_answer(client):
 def test_a_clients_mistake(client, image, options, code):
     assert_error(client.classify(image, **options), code)
     assert client.classify(level(250))[0] == "ok"
-
-
-@only(1)
-def test_a_deadline_and_an_overload(client, server, configured):
-    """While a lone image waits 4 s for others, a short deadline passes, and a third image finds no room."""
-    slow = {"batch_wait_ms": 4000, "max_in_flight": 2}
-
-    def waits():
-        started = time.monotonic()
-        post(server, level(1))
-        return time.monotonic() - started > 2
-
-    configured(slow, waits)
-    assert_error(client.classify(level(1), timeout_ms=200), "deadline_exceeded")
-
-    def until_admitted():
-        while (answer := post(server, level(250))).status_code == 503:
-            time.sleep(0.01)
-        return answer
-
-    with ThreadPoolExecutor(2) as pool:
-        admitted = [pool.submit(until_admitted) for _ in range(2)]
-        # Until both are in: what is admitted meanwhile, in the place of one of them, leaves at once, past its deadline.
-        assert eventually(lambda: post(server, level(1), timeout_ms=1).status_code == 503)
-        assert_error(client.classify(level(1)), "overloaded")
-        refused = post(server, level(1))
-        # At once: those that were admitted still wait.
-        assert not any(future.done() for future in admitted)
-        assert refused.status_code == 503
-        # Two images in 4 s are a pace of their own, if it was measured before.
-        assert 1 <= int(refused.headers["Retry-After"]) <= 30
-        assert [future.result().status_code for future in admitted] == [200, 200]
 
 
 def test_user_config_changes_without_a_restart_and_a_bad_value_is_refused(server, configured):
@@ -167,21 +119,6 @@ def test_a_clients_mistake_is_not_logged_as_the_servers(server):
     assert eventually(lambda: any("user_config refused" in log.read_text() for log in logs))
     server.reconfigure({})
     assert tracebacks() == before
-
-
-@only(1)
-def test_a_client_that_leaves_while_it_waits_is_worked_for_no_more(server, configured):
-    def cancelled():
-        samples = scrape(server, "ray_ensemble_requests_total")
-        return sum(value for labels, value in samples if labels["outcome"] == "cancelled")
-
-    before = cancelled()
-    # A lone image waits for 10 s, a client for one.
-    waits = {"batch_wait_ms": 10_000}
-    configured(waits, lambda: post(server, level(1), timeout_ms=300).status_code == 504)
-    with pytest.raises(httpx.ReadTimeout), httpx.Client() as client:
-        client.post(f"{server.url}/classify", content=level(1), timeout=httpx.Timeout(1, connect=30))
-    assert eventually(lambda: cancelled() == before + 1, seconds=60)
 
 
 @only(2)

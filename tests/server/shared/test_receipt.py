@@ -9,10 +9,10 @@ import psutil
 import pytest
 
 from ensemble_serving.protocol import inference_pb2 as pb
+from tests.levels import level
 from tests.server.clients import Grpc
 from tests.server.server import post
 from tests.server.shared.servers import only
-from tests.server.shared.test_http import level
 
 pytestmark = only(2)
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.environments import ask
+from tests.levels import expected
 from tests.server.shared.conftest import HERE
 from tests.server.shared.servers import only
-from tests.server.shared.test_http import expected
 
 pytestmark = only(1)
 

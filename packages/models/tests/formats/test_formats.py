@@ -15,8 +15,6 @@ from ensemble_models.prepare import __main__ as prepare
 from packages.models.tests.formats.make import FILTERS, HERE, MATRIX
 from packages.models.tests.tiny import call
 
-pytestmark = pytest.mark.slow
-
 MEAN = np.array([0.485, 0.456, 0.406])
 STD = np.array([0.229, 0.224, 0.225])
 

@@ -125,7 +125,6 @@ def test_weights_that_are_not_the_published_are_refused(
         efficientnet.get("efficientnet-lite0")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", efficientnet.PUBLISHED)
 def test_answers_what_timm_answers(name: str) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is large: make train")

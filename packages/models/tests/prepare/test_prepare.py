@@ -183,7 +183,6 @@ def test_how_images_are_resized_is_in_the_metadata(source: Path, tmp_path: Path)
         run(source, "--name", "m", "--repository", tmp_path, "--resize", "stretch", "--crop-ratio", 0.9)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["light_densenet121", "light_squeezenet"])
 def test_ones_behind_the_classes_are_dropped(name: str, tmp_path: Path) -> None:
     """These two answer [1,1000,1,1]; they are in the `onnx` package."""
@@ -288,7 +287,6 @@ def test_mistakes_end_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.slow
 def test_onnx(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     helper = onnx.helper
@@ -356,7 +354,6 @@ class Torchvision:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-@pytest.mark.slow
 def test_official_weights_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path))
@@ -393,7 +390,6 @@ def test_official_weights_are_verified(tmp_path: Path, monkeypatch: pytest.Monke
 
 # PyTorch calls its own tracer deprecated; OpenVINO's converter uses it.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-@pytest.mark.slow
 def test_random_weights_answer_by_what_they_see(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     run("densenet169", "--weights", "random", "--name", "m", "--repository", tmp_path)
@@ -410,7 +406,6 @@ def test_random_weights_answer_by_what_they_see(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-@pytest.mark.slow
 def test_timms_official_weights_are_those_that_the_hub_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the hub's own cache, as a download leaves it: blobs by their SHA-256, linked to by a commit's files."""
     timm = pytest.importorskip("timm")

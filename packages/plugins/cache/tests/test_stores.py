@@ -76,7 +76,6 @@ async def kept(store, key, content):
     await asyncio.gather(*store._writes)
 
 
-@pytest.mark.slow
 async def test_redis_gives_back_what_it_keeps_until_it_is_old(tmp_path):
     with running(tmp_path) as url:
         store = Redis(url, 0.2, 10)
@@ -87,7 +86,6 @@ async def test_redis_gives_back_what_it_keeps_until_it_is_old(tmp_path):
                 await asyncio.sleep(0.01)
 
 
-@pytest.mark.slow
 async def test_while_redis_is_down_there_is_no_cache_and_one_line_in_the_log(tmp_path, caplog, quick):
     with running(tmp_path) as url:
         store = Redis(url, 60, 10)
@@ -109,7 +107,6 @@ async def test_while_redis_is_down_there_is_no_cache_and_one_line_in_the_log(tmp
     assert [record.getMessage() for record in caplog.records][1:2] == ["Redis answers again"]
 
 
-@pytest.mark.slow
 async def test_a_redis_that_hangs_is_not_waited_for_and_left_alone_for_a_time(tmp_path, caplog):
     with running(tmp_path) as url:
         store = Redis(url, 60, 0.05)
@@ -127,7 +124,6 @@ async def test_a_redis_that_hangs_is_not_waited_for_and_left_alone_for_a_time(tm
             process.send_signal(signal.SIGCONT)
 
 
-@pytest.mark.slow
 async def test_a_password_comes_from_a_file_and_is_not_told(tmp_path, caplog):
     (file := tmp_path / "password").write_text("secret\n")
     with running(tmp_path) as url:

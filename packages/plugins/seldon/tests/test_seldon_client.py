@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from tests.environments import ask, environment
+from tests.levels import expected
 from tests.networks import CLASSES
-from tests.server.shared.test_http import expected
 
 HERE = Path(__file__).parent
 LEVEL = 250

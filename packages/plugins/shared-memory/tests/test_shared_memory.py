@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from ensemble_serving.protocol import inference_pb2 as pb
+from tests.core.answers.test_http import INFER
 from tests.environments import ask, environment
+from tests.levels import expected, level
 from tests.networks import CLASSES
 from tests.server.server import eventually
 from tests.server.shared.conftest import HERE
-from tests.server.shared.test_http import INFER, expected, level
 from tests.stub import GRPCInferenceServiceStub
 
 SCRIPT = Path(__file__).parent / "memory_script.py"

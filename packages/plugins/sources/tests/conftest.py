@@ -30,7 +30,6 @@ PUT = {
     "hf": lambda url, path, content: httpx.put(f"{url}/owner/bucket/{path}", content=content, trust_env=False),
 }
 ADDRESS = {"hf": "hf://owner/bucket"}
-SLOW = [pytest.param(scheme, marks=pytest.mark.slow) for scheme in ("s3", "gs", "az")]
 # The account that every Azurite has, with its published key.
 ACCOUNT = (
     "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey=Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IF"
@@ -125,7 +124,7 @@ def buckets(tmp_path_factory):
         yield url
 
 
-@pytest.fixture(params=["http", "https", "hf", *SLOW])
+@pytest.fixture(params=["http", "https", "hf", "s3", "gs", "az"])
 def place(request, root, tmp_path, monkeypatch, buckets):
     """Each kind of place."""
     scheme = request.param

@@ -257,7 +257,7 @@ METADATA = {
 
 
 @pytest.mark.parametrize("what", METADATA)
-@pytest.mark.parametrize("place", [pytest.param("s3", marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
 def test_metadata_that_lies_is_refused(place, cache, what):
     digests, told = METADATA[what]
     place.put("m/1/metadata.json", json.dumps({"sha256": digests}).encode())
@@ -371,7 +371,7 @@ def test_without_its_driver_a_bucket_says_what_to_install(scheme, driver, monkey
         opened(Location(f"{scheme}://bucket"))
 
 
-@pytest.mark.parametrize("place", [pytest.param("az", marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.parametrize("place", ["az"], indirect=True)
 def test_what_azure_refuses_is_not_taken_for_a_failing_network(place, monkeypatch):
     connection = os.environ["AZURE_STORAGE_CONNECTION_STRING"]
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection.replace("AccountKey=Eby8", "AccountKey=Abcd"))

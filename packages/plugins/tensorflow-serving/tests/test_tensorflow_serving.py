@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ensemble_tensorflow_serving import tensorflow_serving_pb2 as pb
+from tests.levels import expected, level
 from tests.networks import CLASSES
-from tests.server.shared.test_http import expected, level
 
 PATH = "/v1/models/ensemble"
 

@@ -62,10 +62,9 @@ async def test_many_batches_at_once_are_not_mixed(repository):
     assert [int(answer.payload.argmax()) for answer in answers] == [level // 32 for level in levels]
 
 
-@pytest.mark.slow
 async def test_the_event_loop_goes_on_while_a_model_computes(tmp_path):
     store(tmp_path, "heavy", heavy())
-    member = Predictor(OpenVino(name="heavy"), find(tmp_path, "heavy"), (32, 32), 64)
+    member = Predictor(OpenVino(name="heavy"), find(tmp_path, "heavy"), (32, 32), 8)
     turns = 0
 
     async def count_turns():
@@ -75,7 +74,7 @@ async def test_the_event_loop_goes_on_while_a_model_computes(tmp_path):
             await asyncio.sleep(0)
 
     counter = asyncio.create_task(count_turns())
-    await member(batch(*range(64)))
+    await member(batch(*range(8)))
     counter.cancel()
     assert turns > 20
 

@@ -13,8 +13,6 @@ import ray
 from deployments.ray_internals import agent, compatibility, fork_client
 from scripts.serve.cluster import SOCKET, fork_server_started, python
 
-pytestmark = pytest.mark.slow
-
 # What a process is, as far as a script can tell.
 SCRIPT = """
 import json, os, random, sys

@@ -89,7 +89,6 @@ for name in sys.argv[1:]:
 """
 
 
-@pytest.mark.slow
 def test_decoding_takes_no_more_memory_than_a_header_says(tmp_path):
     side, noise = 2000, pictures.noise(2000, 2000)
     flat = Image.fromarray(noise)

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingMixIn, UnixStreamServer
 
@@ -28,7 +28,6 @@ from tests.certificates import self_signed
 from tests.server.server import eventually, free_ports
 from tests.stub import GRPCInferenceServiceStub
 
-pytestmark = pytest.mark.slow
 PATHS = ("/classify", "/v2/models/ensemble/infer", "/v1/models/ensemble:predict")
 
 
@@ -315,19 +314,21 @@ def test_headers_must_come_soon_a_body_may_take_longer_and_the_next_request_too(
         assert kept.recv(4096).startswith(b"HTTP/1.1 200")
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_a_body_that_hardly_begins_does_not_reach_the_application(folder, path):
+def test_a_body_that_hardly_begins_does_not_reach_the_application(folder):
     # Nobody is there: what HAProxy hands on is refused by 503.
-    with Front(folder) as front:
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n".encode()
-        with socket.create_connection(("127.0.0.1", front.http)) as slow:
-            slow.sendall(head + b"0123456789")
-            answer = b"".join(iter(lambda: slow.recv(4096), b""))
-        assert answer.startswith(b"HTTP/1.1 408")
-        assert is_said(json.loads(answer.partition(b"\r\n\r\n")[2]), path, "slow_body", haproxy.SLOW)
-        with socket.create_connection(("127.0.0.1", front.http)) as fast:
-            fast.sendall(head + bytes(9000))
-            assert fast.recv(4096).startswith(b"HTTP/1.1 503")
+    with Front(folder) as front, ExitStack() as stack:
+        heads = {path: f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n".encode() for path in PATHS}
+        # HAProxy waits for all of them at the same time.
+        slow = {path: stack.enter_context(socket.create_connection(("127.0.0.1", front.http))) for path in PATHS}
+        for path, head in heads.items():
+            slow[path].sendall(head + b"0123456789")
+        for path, head in heads.items():
+            answer = b"".join(iter(lambda path=path: slow[path].recv(4096), b""))
+            assert answer.startswith(b"HTTP/1.1 408")
+            assert is_said(json.loads(answer.partition(b"\r\n\r\n")[2]), path, "slow_body", haproxy.SLOW)
+            with socket.create_connection(("127.0.0.1", front.http)) as fast:
+                fast.sendall(head + bytes(9000))
+                assert fast.recv(4096).startswith(b"HTTP/1.1 503")
 
 
 FORGED = {"X-Forwarded-For": "10.0.0.1", "X-Forwarded-Proto": "https"}

@@ -10,7 +10,6 @@ from scripts.serve import haproxy
 from tests.unit.scripts.serve.test_haproxy import Front, answering, folder, get
 
 __all__ = ["folder"]
-pytestmark = pytest.mark.slow
 REQUEST = b"GET /200 HTTP/1.1\r\nHost: x\r\n\r\n"
 
 

@@ -18,7 +18,6 @@ from tests.door import Door
 from tests.unit.scripts.serve.test_haproxy import Front, folder
 
 __all__ = ["folder"]
-pytestmark = pytest.mark.slow
 METHOD, LOADING = "/inference.GRPCInferenceService/ModelInfer", "/inference.GRPCInferenceService/RepositoryModelLoad"
 # Bytes of a request's images.
 MOST = 2**25

@@ -21,7 +21,6 @@ from tests.server.server import eventually
 from tests.unit.scripts.serve.test_haproxy import Front, folder
 
 __all__ = ["folder"]
-pytestmark = pytest.mark.slow
 LARGE = bytes(40 * 2**20)
 GO = Path(__file__).with_name("post.go")
 NODE = """

@@ -56,7 +56,6 @@ def test_replicas_beside_it_serve_every_installed_service(tmp_path, monkeypatch)
     assert set(services(())) == {service for each in resolve() for service in each.services}
 
 
-@pytest.mark.slow
 def test_the_last_replica_is_announced_before_it_leaves(folder):
     with Front(folder, is_balanced=True) as front, answering(folder) as last:
         with answering(folder) as first:
@@ -72,7 +71,6 @@ def test_the_last_replica_is_announced_before_it_leaves(folder):
         assert "connection" not in get(front, "/x").headers
 
 
-@pytest.mark.slow
 async def test_a_replica_that_ends_listens_on_while_the_load_balancer_notices(folder, monkeypatch):
     monkeypatch.setattr(listening, "NOTICE_S", 3600)
     replica = listening.Front(folder, HttpListener(None), GrpcListener(None, lambda: 1000, []))
@@ -89,7 +87,6 @@ async def test_a_replica_that_ends_listens_on_while_the_load_balancer_notices(fo
         assert slot.opened(folder) == []
 
 
-@pytest.mark.slow
 async def test_no_client_of_grpc_notices_that_the_last_replica_ends(folder, monkeypatch, capfd):
     monkeypatch.setattr(listening, "NOTICE_S", 0)
     monkeypatch.setattr(listening, "DISMISS_S", 3600)
@@ -126,7 +123,6 @@ async def test_no_client_of_grpc_notices_that_the_last_replica_ends(folder, monk
     assert "warning" not in capfd.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_haproxy_that_a_killed_replica_left_without_grpc_is_started_again(folder):
     with Front(folder, is_balanced=True) as front, answering(folder) as replica:
         replica.dismiss()
@@ -135,14 +131,12 @@ def test_a_haproxy_that_a_killed_replica_left_without_grpc_is_started_again(fold
         assert eventually(lambda: get(front, READY).status_code == 200)
 
 
-@pytest.mark.slow
 def test_without_a_load_balancer_a_replica_need_not_wait(folder):
     with Front(folder) as front, answering(folder) as replica:
         assert not replica.announce()
         assert get(front, READY).status_code == 200
 
 
-@pytest.mark.slow
 def test_the_command_answers_by_a_replica_and_is_not_ready_before_it_ends(folder):
     first, *_ = free_ports(3)
     environment = {**os.environ, slot.FOLDER: str(folder / "front")}

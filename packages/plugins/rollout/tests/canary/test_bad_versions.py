@@ -37,7 +37,7 @@ MODELS = ROOT / "models"
 FRESH = itertools.count(1)
 # Images of which a bad canary may answer so many.
 WITHIN = 500
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(DATA is None, reason="no images: set ENSEMBLE_DATA")]
+pytestmark = pytest.mark.skipif(DATA is None, reason="no images: set ENSEMBLE_DATA")
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ import signal
 import httpx
 import pytest
 
+from tests.levels import level
 from tests.server.clients import Grpc, infer_request
 from tests.server.load import Load, replicas
 from tests.server.server import Server, config, eventually, post, scrape
-from tests.server.shared.test_http import level
 
 MEMBERS = ("one", "brightness")
 

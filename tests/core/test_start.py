@@ -17,9 +17,9 @@ import yaml
 from deployments.ingress.listeners.slot import FOLDER
 from scripts.serve.cluster import MARK, leftovers
 from tests.conftest import ROOT
+from tests.levels import level
 from tests.server.load import replicas
 from tests.server.server import Server, config, eventually, post
-from tests.server.shared.test_http import level
 
 
 def listening(server):

@@ -15,24 +15,13 @@ import pytest
 
 from deployments.ingress.listeners.http import LINGER_BYTES
 from tests import pictures
-from tests.networks import CLASSES, one_hot
+from tests.levels import expected, level
+from tests.networks import CLASSES
 from tests.server.server import post
 from tests.server.shared.servers import only
 
 pytestmark = only(2)
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-def level(value):
-    """A PNG of one grey level: exactly that after decoding."""
-    return pictures.encode(pictures.grey(value), ".png")
-
-
-def expected(value):
-    """What the ensemble answers for a grey level, by arithmetic."""
-    logits = -0.5 * np.abs(value - (np.arange(8) + 0.5) * 32)
-    looked = np.exp(logits - logits.max())
-    return (np.array(one_hot(1)) + one_hot(6) + looked / looked.sum()) / 3
 
 
 def test_one_image(server):

@@ -7,10 +7,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ensemble_serving.protocol import inference_pb2 as pb
+from tests.core.answers.test_http import TRACE
+from tests.levels import expected, level
 from tests.networks import CLASSES
 from tests.server.clients import infer_request
 from tests.server.shared.servers import only
-from tests.server.shared.test_http import TRACE, expected, level
 from tests.stub import GRPCInferenceServiceStub
 
 pytestmark = only(2)

@@ -3,11 +3,11 @@
 import pytest
 
 from ensemble_models import manifest
+from tests.levels import level
 from tests.model_sources import Site
 from tests.networks import constant, one_hot, store
 from tests.server.load import Load
 from tests.server.server import Server, config, eventually, post, scrape
-from tests.server.shared.test_http import level
 
 
 def put(repository, name, version, **more):
