@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 from urllib.parse import urlencode
 
 import msgspec
@@ -20,19 +19,6 @@ _classification = msgspec.json.Decoder(Classification).decode
 _classifications = msgspec.json.Decoder(list[Classification]).decode
 
 
-class Messages(Protocol):
-    """The requests and answers of a protocol."""
-
-    def request(self, image: bytes, options: Options, headers: Headers) -> Request:
-        """Make the request for an image's classification."""
-
-    def answer(self, response: Response) -> Classification:
-        """Read the classification in a successful response; raise ValueError if there is none."""
-
-    def error(self, response: Response) -> EnsembleError:
-        """Make the error that a response reports."""
-
-
 class OverHttp:
     """`POST /classify`."""
 
@@ -41,17 +27,17 @@ class OverHttp:
         self._path = f"{prefix.rstrip('/')}/classify"
 
     def request(self, image: bytes, options: Options, headers: Headers) -> Request:
-        """See `Messages.request`."""
+        """Make the request for an image's classification."""
         query = {name: str(value).lower() if isinstance(value, bool) else value for name, value in options.items()}
         path = f"{self._path}?{urlencode(query)}" if query else self._path
         return Request(path, image, (("content-type", "application/octet-stream"), *headers))
 
     def answer(self, response: Response) -> Classification:
-        """See `Messages.answer`."""
+        """Read the classification in a successful response; raise ValueError if there is none."""
         return _classification(response.body)
 
     def error(self, response: Response) -> EnsembleError:
-        """See `Messages.error`."""
+        """Make the error that a response reports."""
         try:
             error = msgspec.json.decode(response.body)["error"]
             return error_by_code(error["code"], error["message"], error.get("retry_after_ms"))
@@ -70,7 +56,7 @@ class OverGrpc:
         self._model = model
 
     def request(self, image: bytes, options: Options, headers: Headers) -> Request:
-        """See `Messages.request`."""
+        """Make the request for an image's classification."""
         from ensemble_serving.protocol import inference_pb2 as pb
 
         message = pb.ModelInferRequest(model_name=self._model)
@@ -88,7 +74,7 @@ class OverGrpc:
         return Request(self.PATH, message.SerializeToString(), headers)
 
     def answer(self, response: Response) -> Classification:
-        """See `Messages.answer`."""
+        """Read the classification in a successful response; raise ValueError if there is none."""
         from google.protobuf.message import DecodeError
 
         from ensemble_serving.protocol import inference_pb2 as pb
@@ -101,9 +87,13 @@ class OverGrpc:
         return classification
 
     def error(self, response: Response) -> EnsembleError:
-        """See `Messages.error`."""
+        """Make the error that a response reports."""
         text = response.body.decode(errors="replace")
         code, _, message = text.partition(": ")
         if code in errors_by_code():
             return error_by_code(code, message)
         return EnsembleError(f"the server responds with status {response.status}: {text}")
+
+
+# The requests and answers of a protocol.
+Messages = OverHttp | OverGrpc
