@@ -47,7 +47,10 @@ LAB = (*CAPACITY, *(f"packages/plugins/{name}" for name in ("rollout", "seldon",
 ELSEWHERE = {
     "ensemble-models": (
         MODELS,
-        ("doctor", "init", "prepare", "quantize", "labels", "calibrate", "check", "tune-cascade", "shadow", "manifest"),
+        (
+            *("doctor", "classify", "init", "prepare", "quantize", "labels", "calibrate", "check", "tune-cascade"),
+            *("shadow", "manifest"),
+        ),
     ),
     "ensemble-capacity": (
         CAPACITY,

@@ -6,7 +6,6 @@ COMMANDS = {
         "front": ("scripts.serve.sidecar", "Runs HAProxy in front of another Ray's replicas, in a pod."),
         "join": ("scripts.serve.join", "Joins this machine to the cluster of a server, and serves on it."),
         "deploy": ("scripts.serve.deploy", "Deploys a changed configuration to a running server."),
-        "classify": ("scripts.classify", "Classifies images with a running server."),
         "keys": ("scripts.keys", "Makes, lists, replaces and removes API keys."),
     },
 }

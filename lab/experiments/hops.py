@@ -20,12 +20,12 @@ import uvloop
 from tqdm import tqdm
 
 from deployments.contract.member import OPERATION
-from deployments.observe.exporters import FOLDER
 from deployments.observe.tracing import BATCH
 from ensemble_capacity.load.load import Arrivals
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import DEGRADED
 from ensemble_capacity.serving import WARM_UP_S, serving
+from ensemble_capacity.trace.file import FOLDER
 from ensemble_capacity.trace.spans import Span, read_traces
 from ensemble_capacity.tune.placements import placed
 from ensemble_serving.transports import NoResponse, Transport, connect

@@ -173,7 +173,7 @@ def test_make_serve_answers_its_sample_and_photographs(tmp_path):
                 assert answer["label"] == label, (photo, answer)
                 assert set(answer["members"]) == {"resnet", "densenet"}
             for flags in (["--url", server.url], ["--protocol", "grpc", "--grpc", server.grpc]):
-                command = [sys.executable, "-m", "scripts.classify", *flags, ROOT / "tests" / "cat.jpg"]
+                command = [sys.executable, "-m", "ensemble_models.classify", *flags, ROOT / "tests" / "cat.jpg"]
                 shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
                 assert "cat" in shown.stdout
         finally:

@@ -261,7 +261,7 @@ def test_the_curl_that_it_prints_works_with_a_key_and_plain_http_does_not(runnin
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_the_command_line_client_shows_its_key(running, protocol):
-    command = [sys.executable, "-m", "scripts.classify", "--protocol", protocol, "--ca", running.certificate]
+    command = [sys.executable, "-m", "ensemble_models.classify", "--protocol", protocol, "--ca", running.certificate]
     command += ["--url", running.server.url, "--grpc", running.server.grpc, ROOT / "tests" / "cat.jpg"]
     for key, told in ((running.mobile, "label"), ("", "a key is needed")):
         environment = {**os.environ, "ENSEMBLE_API_KEY": key}

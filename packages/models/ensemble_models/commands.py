@@ -1,7 +1,10 @@
 """The commands of this package."""
 
 COMMANDS = {
-    "Serve": {"doctor": ("ensemble_models.doctor.__main__", "Checks this machine, a configuration and its models.")},
+    "Serve": {
+        "doctor": ("ensemble_models.doctor.__main__", "Checks this machine, a configuration and its models."),
+        "classify": ("ensemble_models.classify", "Classifies images with a running server."),
+    },
     "Models": {
         "init": ("ensemble_models.init", "Writes the configuration that serves models of your own."),
         "prepare": ("ensemble_models.prepare.__main__", "Brings a model of any framework into the repository."),

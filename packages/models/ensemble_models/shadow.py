@@ -15,11 +15,11 @@ from uuid import uuid4
 import click
 
 from deployments.contract.names import INGRESS
+from ensemble_models.client import KEY, for_each, no_answer
 from ensemble_models.dataset import Dataset
 from ensemble_models.options import FILE, POSITIVE, Command, file_options, option, write_files
 from ensemble_models.statistics import verdict
 from ensemble_serving.transports import NoResponse, Request, Transport, connect
-from scripts.client import KEY, for_each, no_answer
 from scripts.errors import ScriptError
 
 NOT_FOUND, OVERLOADED = 404, (429, 503)

@@ -10,7 +10,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from deployments.observe.exporters import FileSpanExporter
+from ensemble_capacity.trace.file import FileSpanExporter
 from ensemble_capacity.trace.spans import read_jaeger
 from tests.conftest import ROOT
 from tests.server.clients import Grpc, infer_request

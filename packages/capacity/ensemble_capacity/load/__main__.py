@@ -18,11 +18,11 @@ from ensemble_capacity.load.measure import Duration, Row, measure
 from ensemble_capacity.load.protocols import NAMES, Classify, chosen
 from ensemble_capacity.load.report import Report
 from ensemble_capacity.load.search import search
+from ensemble_models.client import KEY
 from ensemble_models.dataset import SUFFIXES, Dataset, check_image
 from ensemble_models.options import FILE, POSITIVE, SHARE, Command, Number, file_options, option, write_files
 from ensemble_serving.transports import NoResponse, Response, ResponseTimeout
 from ensemble_serving.url import parsed
-from scripts.client import KEY
 from scripts.errors import DatasetError, ScriptError
 from scripts.shipped import shipped
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from deployments.observe.exporters import FOLDER
+from ensemble_capacity.trace.file import FOLDER
 from ensemble_capacity.trace.spans import Span, Trace, read_jaeger, read_traces
 from ensemble_models.options import FILE, POSITIVE, Command, OutputFile, console, option
 from scripts.errors import ScriptError

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from ensemble_models import classify, client
+from ensemble_models import classify as answers
+from ensemble_models.classify import show, to_json
 from ensemble_serving import client as connection
-from scripts import classify, client
-from scripts import classify as answers
-from scripts.classify import show, to_json
 from scripts.errors import ScriptError
 
 

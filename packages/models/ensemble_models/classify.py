@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scripts.client import Client, for_each
+from ensemble_models.client import Client, for_each
 from scripts.errors import ScriptError, check_writable, errors_in_one_line, positive
 from scripts.flags import described
 
