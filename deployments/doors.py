@@ -28,7 +28,7 @@ class Plugin(NamedTuple):
     Attributes:
         extra: its folder, and the server's extra that installs it.
         groups: of the entry point.
-        paths: beginnings of its paths over HTTP and gRPC.
+        paths: beginnings of its paths over HTTP and gRPC; `/` stands for itself alone.
         needs: the extras of this project's distributions that it needs.
     """
 
@@ -50,6 +50,7 @@ PLUGINS = {
         "seldon", (PROTOCOLS,), ("/api/v1.0/", "/seldon.protos."), needs=("remote", "tensorflow-serving", "rollout")
     ),
     "feedback": Plugin("rollout", (FEATURES, PROTOCOLS), ("/feedback", "/ensemble.FeedbackService/")),
+    "page": Plugin("page", (FEATURES,), ("/", "/page/", "/stats")),
     **{name: Plugin(name, (FEATURES,)) for name in ("cache", "cascade")},
     **dict.fromkeys(("canary", "shadow"), Plugin("rollout", (FEATURES,))),
     "loading": Plugin(
@@ -90,7 +91,11 @@ def absent(name: str) -> str:
 def absent_at(path: str) -> str:
     """Explain as `absent` does which distribution has a path of HTTP or gRPC; empty if none has, or it is installed."""
     missing = (name for name, plugin in PLUGINS.items() if not any(name in names(group) for group in plugin.groups))
-    return next((absent(name) for name in missing if path.startswith(PLUGINS[name].paths)), "")
+    return next((absent(name) for name in missing if _has(PLUGINS[name], path)), "")
+
+
+def _has(plugin: Plugin, path: str) -> bool:
+    return any(path == each if each == "/" else path.startswith(each) for each in plugin.paths)
 
 
 @cache

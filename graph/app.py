@@ -72,13 +72,10 @@ def _application(
         settings=config.ingress,
         labels=agreed.labels,
         members=infos,
-        weights={**dict.fromkeys(config.weights, 0.0), **(config.combiner.weights or config.weights)},
-        strategy=strategy(config, features),
         services=services(nodes),
         protocols=config.protocols,
         edges=config.edges,
         access=config.access,
-        page=config.page,
         max_image_bytes=config.transformer.max_image_bytes,
         pinning=pinning(config, INGRESS),
     )
@@ -91,13 +88,6 @@ def services(nodes: dict[str, NodeSpec]) -> dict[str, str]:
     """Return the service name of each node in a trace, by what the node notes: the name of its deployment."""
     root = os.environ.get("OTEL_SERVICE_NAME") or INGRESS
     return {ROOT: root, **{recipe.operation: recipe.deployment for recipe in nodes.values()}}
-
-
-def strategy(config: EnsembleConfig, features: Sequence[Wanted] = ()) -> str:
-    """Describe how the members' answers become one, for the page."""
-    method, count = config.combiner.method.replace("_", " "), len(config.voters)
-    together = f"{method} of {count} members, of which {config.ensemble.quorum or count} must answer"
-    return "; ".join(filter(None, (*(each.feature.describe(config) for each in features), together)))
 
 
 def _placed(name: str, recipe: NodeSpec, listens: bool) -> Application | Factory:

@@ -273,8 +273,8 @@ ARGUMENTS = (
         "lower it, or raise ingress.max_request_bytes",
     ),
     Rule(
-        "page.jaeger_url",
-        lambda page, _: not page.enabled,
+        "features.page.jaeger_url",
+        lambda page, _: page.get("enabled") is False,
         "there is no page whose trace ids would become links, by `page.enabled`",
         "remove one of them",
     ),

@@ -14,7 +14,7 @@ from deployments.contract.settings import Cpus, Placement, Schema, describe
 from deployments.doors import FEATURES, PROTOCOLS, elsewhere, find_class, names
 from deployments.ingress.access import AccessConfig
 from deployments.ingress.protocol import Protocol
-from deployments.ingress.settings import WITH_PAGE, IngressSettings, PageConfig
+from deployments.ingress.settings import IngressSettings
 from deployments.labeler import LabelerConfig
 from deployments.members import Member
 from deployments.repository.address import RepositoryAddress, parse_repository
@@ -48,7 +48,6 @@ class EnsembleConfig(Schema):
     labeler: LabelerConfig = LabelerConfig()
     ingress: IngressSettings = IngressSettings()
     access: AccessConfig = AccessConfig()
-    page: PageConfig = WITH_PAGE
     cpus: Cpus | None = Field(
         None, description="CPUs of a replica of the ingress, with its inline nodes: as a member's `cpus`"
     )

@@ -21,8 +21,8 @@ from graph.features.feature import Site
 from graph.signature import EnsembleSignature
 
 # As they are in an application whose configuration names no operators and has no feedback.
-_WITHOUT = parse({"members": [{"name": "one"}]}), EnsembleSignature((), {}, {}, (), {}), Site("", "", {}, {}, {})
-NO_LOADING, NO_FEEDBACK = Loading(*_WITHOUT), Feedback(*_WITHOUT)
+WITHOUT = parse({"members": [{"name": "one"}]}), EnsembleSignature((), {}, {}, (), {}), Site("", "", {}, {}, {})
+NO_LOADING, NO_FEEDBACK = Loading(*WITHOUT), Feedback(*WITHOUT)
 OBSERVER = Observer()
 LABELS = ("bird", "cat", "deer", "dog", "frog")
 CLASSES = len(LABELS)

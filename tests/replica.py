@@ -10,7 +10,6 @@ from unittest.mock import patch
 import httpx
 
 from deployments.ingress.listeners.http import HttpListener
-from deployments.ingress.protocol import no_replicas
 from deployments.serving import ingress_replica as ingress
 from ensemble_rollout.feedback import feature as feedback
 from ensemble_shared_memory import protocol as shared_memory
@@ -40,7 +39,6 @@ async def served(args):
         for module in (shared_memory, feedback):
             stack.enter_context(patch.object(module, "sockets", lambda _, name: Path(folder) / name))
         stack.enter_context(patch.object(ingress, "http_host", lambda: "127.0.0.1"))
-        stack.enter_context(patch.object(ingress, "Replicas", lambda _: no_replicas))
         replica = Replica(*arguments)
         transport = httpx.ASGITransport(HttpListener(replica._http))
         try:

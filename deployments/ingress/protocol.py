@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 from deployments.contract.errors import ConfigurationError, NotFound, NotReady, Unloaded
 from deployments.doors import PROTOCOLS, absent, find_class, names
 from deployments.ingress.error_style import AS_OBJECT, ErrorStyle
-from deployments.ingress.settings import WITHOUT_PAGE, PageConfig
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import ServiceDescriptor
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from deployments.ingress.ingress import Ingress
     from deployments.ingress.routes import Calls, Routes
     from deployments.ingress.single_member import MemberModelInfo
-    from deployments.observe.stats import Stats
+    from deployments.observe.observer import Watcher
     from deployments.reconfigure import Section
 
 # The functions that `grpc_servicer_functions` may list: one for each protocol, by its name, and one for all.
@@ -32,8 +31,6 @@ FUNCTION = "deployments.protocol.services.add_{}"
 EVERY = FUNCTION.format("all")
 # As files of 0.1.0 name it.
 GENERATED = "deployments.protocol.inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server"
-# By deployment, their number by state and by the address of their machine.
-Replicas = Mapping[str, Mapping[tuple[str, str], int]]
 V = TypeVar("V")
 
 
@@ -121,6 +118,7 @@ class Extension:
     Attributes:
         headers: the headers of a request that it reads, in small letters.
         reports: figures by the name of their field in `/stats`.
+        watcher: counts calls and batches; None for nothing.
         announces: the extensions of the Open Inference Protocol that it serves.
         not_serving: the full names of gRPC services that refuse every call, because it is off.
         live: the sections of `user_config` that it reads while it serves.
@@ -129,6 +127,7 @@ class Extension:
 
     headers: Sequence[str] = ()
     reports: Mapping[str, Report] = {}
+    watcher: Watcher | None = None
     announces: Sequence[str] = ()
     not_serving: Collection[str] = ()
     live: Mapping[str, Section] = {}
@@ -197,11 +196,6 @@ def merged(tables: Iterable[Mapping[str, V]]) -> dict[str, V]:
     return whole
 
 
-async def no_replicas() -> Replicas:
-    """Report no replicas, where there is no Serve."""
-    return {}
-
-
 @dataclass(frozen=True)
 class Service:
     """What the protocols share.
@@ -212,18 +206,12 @@ class Service:
         is_ready: whether every member has answered since the start, or the quorum goes on without one that is remote.
         access: checks API keys; None where none are needed.
         missing: the members that have not answered, and the codes of their errors or why.
-        page: whether there is a page, and what it links to.
-        strategy: how the members' answers become one, in words.
-        stats: counts what the page shows; None where nothing is counted.
-        replica: the id of the ingress replica.
-        replicas: the number of replicas of each deployment by state and machine, as Serve reports it.
         members: by name, for each member that is a model of its own, the ingress of its pixels and its description.
         protocols: how clients reach the application; default: every installed one.
         application: the name of the Serve application.
         extensions: what the application's features add.
         is_local: whether the server listens on loopback alone.
         max_image_bytes: the most of an image, which is read no further.
-        weights: of the members in the answer, by name, as they were when the application was built.
         versions: by name, the version that each member serves, as far as this process knows.
         grpc_services: the full names of the gRPC services that clients reach.
     """
@@ -233,18 +221,12 @@ class Service:
     is_ready: Callable[[], bool]
     access: Access | None = None
     missing: Callable[[], Mapping[str, str]] = field(default=dict)
-    page: PageConfig = WITHOUT_PAGE
-    strategy: str = ""
-    stats: Stats | None = None
-    replica: str = ""
-    replicas: Callable[[], Awaitable[Replicas]] = no_replicas
     members: Mapping[str, tuple[Ingress, MemberModelInfo]] = field(default_factory=dict)
     protocols: Sequence[Protocol] = field(default_factory=lambda: tuple(each() for each in resolve()))
     application: str = ""
     extensions: Sequence[Extension] = ()
     versions: dict[str, str] = field(default_factory=dict)
     is_local: bool = False
-    weights: Mapping[str, float] = field(default_factory=dict)
     grpc_services: Sequence[str] = field(default_factory=lambda: [each.full_name for each in services(None)])
     max_image_bytes: int = sys.maxsize
 

@@ -101,18 +101,3 @@ class IngressSettings(Schema):
                 f"{self.timeout_ms} of timeout_ms; lower it: some milliseconds are usual"
             )
         return self
-
-
-class PageConfig(Schema):
-    """The page at `/`."""
-
-    enabled: bool = Field(True, description="whether there is a page at /, and /stats that it draws")
-    jaeger_url: str | None = Field(
-        None,
-        pattern=r"^https?://[^\s\"'<>@]+$",
-        max_length=200,
-        description="address of Jaeger's page, as a browser reaches it; trace ids become links to it",
-    )
-
-
-WITH_PAGE, WITHOUT_PAGE = PageConfig(), PageConfig(enabled=False)

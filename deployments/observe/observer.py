@@ -1,4 +1,4 @@
-"""Observes calls, whatever their protocol, and batches: traces, metrics, and the statistics of the page."""
+"""Observes calls, whatever their protocol, and batches: traces, metrics, and what features count."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
@@ -14,7 +15,6 @@ from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import EnsembleError
 from deployments.contract.item import MAX_TRACED_LENGTH, AttributeValue
 from deployments.observe.metrics import Metrics
-from deployments.observe.stats import Stats
 from deployments.observe.tracing import ImageTrace, Trace, Tracing, continue_trace
 
 
@@ -44,13 +44,23 @@ class Call:
             self.fault = error.message[:MAX_TRACED_LENGTH]
 
 
+class Watcher(Protocol):
+    """Counts calls and batches for a feature."""
+
+    def request(self, outcome: str, seconds: float) -> None:
+        """Count a call by its outcome and its duration."""
+
+    def batch(self, batch: Batch[Sequence[Answer]], queue_wait_s: float) -> None:
+        """Count an answered batch of the ensemble, and the wait of the image that waited longest, seconds."""
+
+
 class Observer:
     """Observes calls and batches."""
 
-    def __init__(self, tracing: Tracing | None = None, stats: Stats | None = None) -> None:
-        """Set the tracing, if spans are exported, and the statistics of the page, if there is a page."""
+    def __init__(self, tracing: Tracing | None = None, watchers: Sequence[Watcher] = ()) -> None:
+        """Set the tracing, if spans are exported, and what features count with."""
         self._tracing = tracing
-        self._stats = stats
+        self._watchers = watchers
         self._metrics = Metrics()
 
     @contextmanager
@@ -90,8 +100,8 @@ class Observer:
 
     def _count(self, protocol: str, outcome: str, seconds: float) -> None:
         self._metrics.request(protocol, outcome, seconds)
-        if self._stats is not None:
-            self._stats.request(outcome, seconds)
+        for each in self._watchers:
+            each.request(outcome, seconds)
 
     def batch(
         self,
@@ -110,8 +120,8 @@ class Observer:
             self._tracing.record(image_traces, start_ns, end_ns, batch.items)
         queue_wait_s = (start_ns - min(image_trace.queued_ns for image_trace in image_traces)) / 1e9
         self._metrics.batch(batch, queue_wait_s, of_ensemble)
-        if self._stats is not None and of_ensemble:
-            self._stats.batch(batch, queue_wait_s)
+        for each in self._watchers if of_ensemble else ():
+            each.batch(batch, queue_wait_s)
 
     def close(self) -> None:
         """Export the spans that wait."""

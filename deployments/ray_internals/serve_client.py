@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import time
 from collections import Counter
-from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
+import ray
+
 from deployments.ray_internals.compatibility import SERVE_CLIENT, has
-
-logger = logging.getLogger("ray.serve")
-
-# The controller is asked no more often than this, however many people look at the page.
-KEPT_S = 2.0
 
 
 def _client() -> Any:
     """Return Serve's client in this process; None where Serve does not run, or this Ray has another one."""
-    return import_module("ray.serve.context")._get_global_client() if has(SERVE_CLIENT) else None
+    # Without Ray, Serve would start a cluster.
+    is_known = ray.is_initialized() and has(SERVE_CLIENT)
+    return import_module("ray.serve.context")._get_global_client() if is_known else None
 
 
 def http_host() -> str:
@@ -53,23 +48,3 @@ def _deployments(application: str) -> dict[str, Any]:
 
 def _name(state: Any) -> str:
     return str(getattr(state, "value", state))
-
-
-class Replicas:
-    """Asks the controller, and keeps its answer for a moment."""
-
-    def __init__(self, application: str) -> None:
-        self._application = application
-        self._asked = -KEPT_S
-        self._known: Mapping[str, Mapping[tuple[str, str], int]] = {}
-
-    async def __call__(self) -> Mapping[str, Mapping[tuple[str, str], int]]:
-        """Count the replicas by deployment, state and machine; returns the last counts if the controller fails."""
-        now = time.monotonic()
-        if now - self._asked >= KEPT_S:
-            self._asked = now
-            try:
-                self._known = await asyncio.to_thread(replicas, self._application)
-            except Exception:
-                logger.debug("asking for the replicas", exc_info=True)
-        return self._known

@@ -31,9 +31,8 @@ from deployments.ingress.protocol import Service, resolve
 from deployments.observe import exporters
 from deployments.observe.metrics import StateReport, TaggedCounter, report_periodically
 from deployments.observe.observer import Observer
-from deployments.observe.stats import Stats
 from deployments.observe.tracing import Tracing
-from deployments.ray_internals.serve_client import Replicas, http_host
+from deployments.ray_internals.serve_client import http_host
 from deployments.reconfigure import LiveSettings
 from deployments.rpc.direct import ClusterSize, DirectEdge, Factory
 from deployments.rpc.edge import edge
@@ -76,9 +75,9 @@ class IngressReplica:
         versions = {name: info.version for name, info in spec.members.items()}
         built = spec.build({**inline, **edges}, application, replica.unique_id, versions)
         self._features = built.features
-        stats = Stats() if spec.page.enabled else None
+        watchers = [each.watcher for each in built.features if each.watcher is not None]
         exporter = exporters.from_environment()
-        self._observer = Observer(None if exporter is None else Tracing(exporter, spec.services), stats)
+        self._observer = Observer(None if exporter is None else Tracing(exporter, spec.services), watchers)
         self._ingress = Ingress.of_images(built.graph, spec.settings, len(labels), self._observer, built.knows)
         members = {name: (self._ingress.of_pixels(graph), spec.members[name]) for name, graph in built.members.items()}
         self._nodes = {INGRESS: self._ingress, **inline}
@@ -94,11 +93,6 @@ class IngressReplica:
             self._ready.is_set,
             access=None if keys is None else Access(keys),
             missing=self._missing,
-            page=spec.page,
-            strategy=spec.strategy,
-            stats=stats,
-            replica=replica.unique_id,
-            replicas=Replicas(application),
             members=members,
             protocols=tuple(protocol() for protocol in resolve(spec.protocols)),
             application=application,
@@ -106,7 +100,6 @@ class IngressReplica:
             versions=versions,
             # An unknown address counts as loopback: the names of other hosts are refused then, and not trusted.
             is_local=is_loopback(http_host() or LOOPBACK),
-            weights=spec.weights,
             grpc_services=[each.full_name for each in served],
             max_image_bytes=spec.max_image_bytes,
         )

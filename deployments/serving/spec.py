@@ -11,7 +11,7 @@ from deployments.contract.nodes import Graph, Node
 from deployments.cpus import Pinning
 from deployments.ingress.access import AccessConfig
 from deployments.ingress.protocol import Extension
-from deployments.ingress.settings import IngressSettings, PageConfig
+from deployments.ingress.settings import IngressSettings
 from deployments.ingress.single_member import MemberModelInfo
 
 # Every node that the graph is made of, by name.
@@ -44,8 +44,6 @@ class IngressSpec:
         settings: the initial settings of the ingress.
         labels: the classes' names, in order of index.
         members: the members that can be asked by themselves, by name.
-        weights: the members' weights in the answer, by name, for the page.
-        strategy: how the members' answers become one, in words, for the page.
         services: the service name of each node in a trace, by the name of the node's span.
         protocols: protocols that the configuration names, besides the installed ones.
         edges: how separate nodes are called.
@@ -57,12 +55,9 @@ class IngressSpec:
     settings: IngressSettings
     labels: Sequence[str]
     members: Mapping[str, MemberModelInfo]
-    weights: Mapping[str, float]
-    strategy: str
     services: Mapping[str, str]
     protocols: Sequence[str]
     edges: str
     access: AccessConfig
-    page: PageConfig
     max_image_bytes: int
     pinning: Pinning | None

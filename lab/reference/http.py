@@ -14,7 +14,8 @@ from deployments.ingress.protocol import Extension, Service
 from deployments.ingress.routes import Routes
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
-from deployments.observe.stats import Stats
+from ensemble_page import live
+from ensemble_page.stats import Stats
 from ensemble_rollout.feedback import labels as feedback
 from ensemble_rollout.loading import feature as loading
 from ensemble_rollout.loading.feature import ModelControl
@@ -42,7 +43,7 @@ def _document() -> dict[str, Any]:
         return batch
 
     ingress = Ingress.of_images(graph, IngressSettings(), 0, Observer())
-    service = Service(ingress, (), lambda: True, stats=Stats(), extensions=[_Features()])
+    service = Service(ingress, (), lambda: True, extensions=[_Features()])
     return documents.openapi(documented(service))
 
 
@@ -52,7 +53,8 @@ class _Features(Extension):
     def routes(self, service: Service) -> Routes:
         """Return the routes; nobody calls them."""
         control = ModelControl.__new__(ModelControl)
-        return feedback.routes(service.ingress, _nobody) | loading.routes(service.ingress, control)
+        figures = live.routes(service, Stats(), "", "")
+        return feedback.routes(service.ingress, _nobody) | loading.routes(service.ingress, control) | figures
 
 
 async def _nobody(*_: Any) -> None:

@@ -168,9 +168,9 @@ def test_what_a_package_brings_that_is_not_installed_names_it(python, tmp_path):
 
 @pytest.fixture(scope="module")
 def with_models(python, wheels, tmp_path_factory):
-    """The variables of an environment with the wheel of the commands for models beside the server's."""
-    beside = tmp_path_factory.mktemp("beside")
-    uv("pip", "install", "--no-deps", "--python", python, "--target", beside, wheels["ensemble_models"])
+    """The variables of an environment with the wheels of the commands for models, and of the page, beside it."""
+    beside, others = tmp_path_factory.mktemp("beside"), (wheels["ensemble_models"], wheels["ensemble_page"])
+    uv("pip", "install", "--no-deps", "--python", python, "--target", beside, *others)
     return {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(beside)}
 
 

@@ -28,7 +28,6 @@ from deployments.doors import absent_at
 from deployments.ingress.callers import caller, check_host, check_once, check_origin
 from deployments.ingress.error_style import ErrorStyle
 from deployments.ingress.http import bodies, documents
-from deployments.ingress.http.page import live, page
 from deployments.ingress.pacing import RejectionPacer
 from deployments.ingress.protocol import Protocol, Service, merged
 from deployments.ingress.routes import Route, Routes, plain
@@ -63,7 +62,7 @@ class HttpServer:
         self._protocols = sorted(service.protocols, key=lambda each: len(each.prefix), reverse=True)
         routes = documented(service)
         self._patterns = {compile_path(path)[0]: path for path in routes if "{" in path}
-        self._routes = merged([routes, documents.routes(routes), page.routes(service)])
+        self._routes = merged([routes, documents.routes(routes)])
 
     async def alone(self, request: Request) -> Response:
         """Answer a request, and cancel the work if its client disconnects, which nobody else notices.
@@ -164,8 +163,8 @@ class HttpServer:
 
 
 def documented(service: Service) -> Routes:
-    """List the paths of protocols, of features and of the page's figures, which the OpenAPI document has."""
-    return merged([*(part.routes(service) for part in service.parts), live.routes(service)])
+    """List the paths of protocols and of features, of which the OpenAPI document has those with a summary."""
+    return merged(part.routes(service) for part in service.parts)
 
 
 def where_metrics_are() -> str:

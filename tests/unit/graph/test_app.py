@@ -7,9 +7,7 @@ from ensemble_cascade.feature import Cascading
 from ensemble_rollout.feedback.feature import Feedback
 from ensemble_rollout.loading.feature import Loading
 from examples import own_build
-from graph.app import build, strategy
-from graph.config import parse
-from graph.features.feature import wanted
+from graph.app import build
 from tests.networks import constant, store
 
 
@@ -95,16 +93,6 @@ def test_a_canary_is_another_version_of_the_same_pixels(tmp_path):
     store(tmp_path, "a", constant([0.5, 0.3, 0.2]), version=4, classes=("x", "y", "z"))
     with pytest.raises(ConfigurationError, match="'a' and 'a-canary' disagree"):
         build(canaried(tmp_path, version=1, canary={"version": 4, "share": 0.1}))
-
-
-def test_the_strategy_in_words(repository):
-    usual = parse(args(repository, "one", "six", ensemble={"quorum": 1}))
-    assert strategy(usual, wanted(usual)) == "mean of 2 members, of which 1 must answer"
-    cascade = {"cascade": {"order": ["six", "one"], "exit_at": [0.665]}}
-    staged = parse(args(repository, "one", "six", ensemble=cascade))
-    assert strategy(staged, wanted(staged)) == (
-        "cascade: six, then one below 0.665; mean of 2 members, of which 2 must answer"
-    )
 
 
 @pytest.mark.parametrize("feature", ["cascade", "canary", "shadow"])

@@ -29,6 +29,7 @@ from deployments.members.versioned import VersionSettings
 from ensemble_cache.stores import CacheSettings, open_store
 from ensemble_cascade.feature import Cascading
 from ensemble_cascade.flow import LoadState
+from ensemble_page.feature import PageSettings
 from ensemble_remote.client import CallError
 from ensemble_remote.tensors import convert_pixels
 from ensemble_rollout.feedback.store import FeedbackSettings
@@ -460,7 +461,7 @@ SERVED = {
         "keys": (keyed, sends()),
         "operators": ({"access": {"operators": "anyone"}}, asks("/v2")),
     },
-    "PageConfig": {
+    "PageSettings": {
         "enabled": ({"page": {"enabled": False}}, asks("/")),
         "jaeger_url": ({"page": {"jaeger_url": "http://jaeger.example"}}, asks("/")),
     },
@@ -723,7 +724,7 @@ def listed_in(table):
 
 def test_every_field_has_an_entry_and_every_entry_a_field():
     kinds = [find_class(MEMBERS, name, MemberConfig) for name in names(MEMBERS)]
-    others = (ShadowSettings, CacheSettings, FeedbackSettings, VersionSettings, LoadingSettings)
+    others = (ShadowSettings, CacheSettings, FeedbackSettings, PageSettings, VersionSettings, LoadingSettings)
     roots = (EnsembleConfig, *kinds, *others)
     known = {field for root in roots for field in fields(root)} - {("MemberConfig", "kind")}
     entries = [*listed_in(SERVED), *listed_in(MADE), *listed_in(ELSEWHERE)]
@@ -973,6 +974,7 @@ def test_services_of_a_package_that_is_not_installed_are_told(root, without_plug
         ({"feedback": {}}, "ensemble-rollout"),
         (two(ensemble={"cascade": {"order": ["one", "six"], "exit_at": [0.5]}}), "ensemble-cascade"),
         ({"cache": {}}, "ensemble-cache"),
+        ({"page": {}}, "ensemble-page"),
         ({"access": {"operators": "anyone"}}, "ensemble-rollout"),
     ],
 )

@@ -86,6 +86,7 @@ def test_serves_host_is_that_of_its_client(monkeypatch):
     assert isinstance(inspect.getattr_static(client.ServeControllerClient, "http_config"), property)
     for serve, host in ((SimpleNamespace(http_config=HTTPOptions(host="here")), "here"), (None, "")):
         monkeypatch.setattr(context, "_get_global_client", lambda serve=serve: serve)
+        monkeypatch.setattr("ray.is_initialized", lambda: True)
         assert serve_client.http_host() == host
 
 
@@ -96,6 +97,7 @@ def test_replicas_are_counted_by_state_and_machine(monkeypatch):
     assert callable(client.ServeControllerClient.get_serve_details)
     serve = SimpleNamespace(get_serve_details=lambda: details)
     monkeypatch.setattr(context, "_get_global_client", lambda: serve)
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
     assert serve_client.replicas("ensemble") == {"one": {("RUNNING", "10.0.0.1"): 2, ("STARTING", ""): 1}}
 
 

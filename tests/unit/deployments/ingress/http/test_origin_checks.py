@@ -6,10 +6,9 @@ import pytest
 
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.protocol import Extension
-from deployments.ingress.settings import WITH_PAGE
-from deployments.observe.stats import Stats
+from ensemble_page.feature import Page
 from ensemble_rollout.feedback.labels import routes
-from tests.door import NO_LOADING, Door
+from tests.door import NO_LOADING, WITHOUT, Door
 
 HOST = "127.0.0.1:8000"
 FOREIGN = {"Host": HOST, "Origin": "https://evil.example"}
@@ -26,8 +25,8 @@ class TakesLabels(Extension):
 
 def door(is_local=True, **settings):
     made = Door(**settings)
-    features = [NO_LOADING, TakesLabels()]
-    made.service = replace(made.service, is_local=is_local, extensions=features, stats=Stats(), page=WITH_PAGE)
+    features = [NO_LOADING, TakesLabels(), Page(*WITHOUT)]
+    made.service = replace(made.service, is_local=is_local, extensions=features)
     made._http = HttpServer(made.service)
     return made
 

@@ -152,6 +152,8 @@ def test_two_protocols_with_one_path_are_refused():
         ("/api/v1.0/predictions", "ensemble-seldon"),
         ("/v2/systemsharedmemory/status", "ensemble-shared-memory"),
         ("/feedback", "ensemble-rollout"),
+        ("/", "ensemble-page"),
+        ("/stats", "ensemble-page"),
     ],
 )
 def test_a_path_of_a_package_that_is_not_installed_says_which(path, package, without_plugins):

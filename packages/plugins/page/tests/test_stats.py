@@ -5,7 +5,7 @@ from deployments.contract.answer import Answer, Classification
 from deployments.contract.batch import Batch
 from deployments.contract.errors import InvalidImage
 from deployments.contract.item import Item, MemberPrediction, Note, Step
-from deployments.observe.stats import MAX_DURATIONS, PERIODS, WINDOW_S, Period, Stats
+from ensemble_page.stats import MAX_DURATIONS, PERIODS, WINDOW_S, Period, Stats
 from ensemble_serving.answer import CacheStatus
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
@@ -13,10 +16,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from deployments.contract.member import OPERATION
-from deployments.ingress.protocol import Replicas, Report, Service
+from deployments.ingress.protocol import Report, Service
 from deployments.ingress.routes import OF_KEYS, Route, Routes, encoded
 from deployments.observe.observer import Call
-from deployments.observe.stats import WINDOW_S, Period, Second
+from deployments.ray_internals import serve_client
+from ensemble_page.stats import WINDOW_S, Period, Second, Stats
+
+logger = logging.getLogger("ray.serve")
 
 K = TypeVar("K")
 # The field of what features report.
@@ -24,6 +30,10 @@ ROLLOUT = "rollout"
 PATH = "/stats"
 # Seconds over which a rate is computed.
 RATE_S = 5
+# The controller is asked no more often than this, however many people look at the page.
+KEPT_S = 2.0
+# By deployment, their number by state and by the address of their machine.
+Counts = Mapping[str, Mapping[tuple[str, str], int]]
 
 
 class Requests(msgspec.Struct, frozen=True):
@@ -96,22 +106,40 @@ class LiveStats(msgspec.Struct, frozen=True, omit_defaults=True):
     ] = []
 
 
-def routes(service: Service) -> Routes:
-    """Serve the path `/stats`; no path if nothing is counted."""
-    stats, ingress = service.stats, service.ingress
-    if stats is None:
-        return {}
+class Replicas:
+    """Asks Serve's controller for an application's replicas, and keeps its answer for a moment."""
+
+    def __init__(self, application: str) -> None:
+        self._application = application
+        self._asked = -KEPT_S
+        self._known: Counts = {}
+
+    async def __call__(self) -> Counts:
+        """Count the replicas by deployment, state and machine; returns the last counts if the controller fails."""
+        now = time.monotonic()
+        if now - self._asked >= KEPT_S:
+            self._asked = now
+            try:
+                self._known = await asyncio.to_thread(serve_client.replicas, self._application)
+            except Exception:
+                logger.debug("asking for the replicas", exc_info=True)
+        return self._known
+
+
+def routes(service: Service, stats: Stats, application: str, replica: str) -> Routes:
+    """Serve the path `/stats` of a replica of the ingress."""
+    ingress, counted = service.ingress, Replicas(application)
     reports = {name: report for each in service.extensions for name, report in each.reports.items()}
     model = _with(reports)
 
     async def answer(_: Request, _call: Call) -> Response:
         seconds = stats.recent()
         waited, waited_s = ingress.queue.waited
-        replicas = await service.replicas()
+        replicas = await counted()
         waits = max((second.longest_wait_s for second in seconds), default=0.0)
         response = encoded(
             model(
-                service.replica,
+                replica,
                 WINDOW_S,
                 _requests(seconds),
                 Queue(ingress.queue.waiting, ingress.capacity.images, round(waits * 1000, 3)),
@@ -149,7 +177,7 @@ def _by(place: int, replicas: Mapping[tuple[str, str], int]) -> dict[str, int]:
     return _sum(Counter({key[place]: count}) for key, count in replicas.items())
 
 
-def _machines(replicas: Replicas) -> dict[str, dict[str, int]]:
+def _machines(replicas: Counts) -> dict[str, dict[str, int]]:
     found = {name: _by(1, each) for name, each in replicas.items()}
     return found if len({machine for each in found.values() for machine in each if machine}) > 1 else {}
 
