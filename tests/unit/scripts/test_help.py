@@ -5,7 +5,7 @@ import sys
 
 from scripts.cli import by_name, groups
 
-EXTRAS = ("torch", "torchvision", "nncf", "matplotlib", "skimage", "onnx", "fsspec")
+EXTRAS = ("torch", "torchvision", "nncf", "matplotlib", "skimage", "onnx")
 SCRIPT = """
 import contextlib, io, runpy, sys
 for name in {extras}:
