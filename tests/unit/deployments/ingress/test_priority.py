@@ -119,7 +119,7 @@ async def test_the_lower_class_does_not_starve(ingress, graph):
         tasks += await sent(ingress, "usual", options=Options())
         graph.end()
         await graph.began(begun + 1)
-    assert sum(map(len, graph.batches)) <= queue.USUAL_PER_LOWER + 2
+    assert sum(map(len, graph.batches)) == queue.USUAL_PER_LOWER + 1
     while not all(task.done() for task in tasks):
         graph.end()
         await asyncio.sleep(0)
