@@ -12,7 +12,7 @@ from tests.server.cluster.cluster import Clients, Cluster, first_request, status
 from tests.server.server import config, eventually, free_ports
 
 pytestmark = pytest.mark.skipif(not can_make(), reason="makes network namespaces: needs root and iproute2")
-CLIENTS, LOAD_S = 16, 3
+CLIENTS, LOAD_S = 8, 3
 # Small batches, so that many are counted.
 BATCH = 2
 

@@ -1,4 +1,4 @@
-"""Clients that nobody here wrote, in environments of their own, against every placement."""
+"""Clients that nobody here wrote, in environments of their own; perf_analyzer asks one placement, the others two."""
 
 import json
 import os
@@ -16,8 +16,6 @@ from tests.server.server import eventually
 from tests.server.shared.conftest import HERE
 from tests.server.shared.servers import only
 
-pytestmark = only(2)
-
 
 def assert_answer(answer):
     np.testing.assert_allclose(answer["probabilities"], [expected(250)], atol=1e-5)
@@ -25,6 +23,7 @@ def assert_answer(answer):
     assert answer["label"] == [CLASSES[answer["index"][0]]]
 
 
+@only(2)
 def test_tritonclient(server, pythons, picture):
     answers = ask(
         pythons("tritonclient"), HERE / "triton_script.py", server.url.removeprefix("http://"), server.grpc, picture
@@ -59,6 +58,7 @@ def test_tritonclient(server, pythons, picture):
     assert answers["health"] == ["SERVING"] * 3
 
 
+@only(2)
 def test_kserve(server, pythons, picture):
     answers = ask(pythons("kserve"), HERE / "kserve_script.py", server.url, server.grpc, picture)
     assert answers["ready"] == [[True, True], [False, False]]
@@ -67,6 +67,7 @@ def test_kserve(server, pythons, picture):
     assert_answer(answers["grpc"])
 
 
+@only(2)
 def test_ovmsclient(server, pythons, picture):
     answers = ask(
         pythons("tensorflow"), HERE / "ovms_script.py", server.url.removeprefix("http://"), server.grpc, picture
@@ -110,6 +111,7 @@ def measure(perf_analyzer, server, protocol, *options):
     return done.stdout
 
 
+@only(1)
 @pytest.mark.parametrize("options", [("http",), ("http", "--input-tensor-format", "json"), ("grpc",)], ids="-".join)
 def test_perf_analyzer(server, perf_analyzer, tmp_path, options):
     protocol, *more = options
@@ -124,6 +126,7 @@ def test_perf_analyzer(server, perf_analyzer, tmp_path, options):
     assert "Compute Input" in printed or "compute input" in printed
 
 
+@only(1)
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_perf_analyzer_of_a_member(server, perf_analyzer, protocol):
     """It makes pixels up by itself."""
@@ -131,6 +134,7 @@ def test_perf_analyzer_of_a_member(server, perf_analyzer, protocol):
     assert "Throughput:" in printed
 
 
+@only(2)
 def test_statistics_are_of_what_was_asked(server):
     def counted():
         [model] = httpx.get(f"{server.url}/v2/models/ensemble/stats").json()["model_stats"]
