@@ -29,13 +29,13 @@ import numpy
 from deployments.ray_internals.compatibility import FORKS, set_switches
 
 # What a replica, Serve's controller and Ray's agents import, except for OpenVINO: it starts a thread as it is imported,
-# which a forked process would lack.
+# which a forked process would lack. Each process imports by itself what this process can't import. Ray imports PyArrow
+# in each worker where PyArrow is installed.
 PRELOADED = (
     "ray.dashboard.agent",
-    "ray.job_submission",
-    "ray.serve",
-    "ray.util.metrics",
-    "ray.util.state",
+    "ray.dashboard.modules.reporter.reporter_agent",
+    "ray.dashboard.modules.serve.serve_head",
+    "ray.serve._private.controller",
     "cv2",
     "fastapi",
     "grpc.aio",
@@ -43,9 +43,15 @@ PRELOADED = (
     "grpc_reflection.v1alpha.reflection",
     "httpx",
     "msgspec",
+    "numpy.random",
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "PIL.ImageOps",
+    "pyarrow.json",
+    "pydantic.v1",
     "uvicorn.protocols.http.httptools_impl",
 )
+# PyArrow's allocator starts no thread as PyArrow is imported.
+NO_THREAD = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 # Ray's library reads these two as it is loaded. A worker ends when the process of that number has ended, Ray's raylet,
 # which is not there yet; who starts this server lives longer. Of a job none is known, as for the workers that Ray keeps
 # ready for any job.
@@ -85,12 +91,13 @@ def preload() -> None:
         SystemExit: processes of this Ray can't be forked. They are started instead.
     """
     set_switches()
-    os.environ.update({RAYLET: str(os.getppid()), JOB: NO_JOB})
+    os.environ.update({RAYLET: str(os.getppid()), JOB: NO_JOB, **NO_THREAD})
     if (problem := FORKS.problem()) is not None:
         sys.exit(f"warning: {problem}")
     with classes_numbered_by_the_system():
         for name in PRELOADED:
-            importlib.import_module(name)
+            with suppress(ImportError):
+                importlib.import_module(name)
     if draw_id() == draw_id():
         sys.exit(f"warning: forked processes would draw the same numbers of Ray's generator: {FORKS.instead}")
     # A replica that starts after an upgrade imports the new code.
