@@ -25,10 +25,10 @@ from deployments.contract.names import COMPRESSED
 from deployments.cpus import available_cpus
 from deployments.ingress.error_style import AS_OBJECT, ErrorStyle
 from deployments.ingress.listeners.slot import (
+    CHECKED,
     COMMANDS,
     LEAVING,
     NOTICE_S,
-    PROTOCOLS,
     SERVER,
     SLOTS,
     command,
@@ -105,23 +105,15 @@ def most_connections() -> int:
 def configuration(folder: Path, listening: Listening) -> str:
     """Write HAProxy's configuration, with its sockets in a folder."""
     servers = {
-        protocol: [(SERVER.format(number), path(folder, protocol, number)) for number in range(1, SLOTS + 1)]
-        for protocol in PROTOCOLS
-    }
-    replicas = {
-        f"{protocol}_replicas": "\n".join(f"    server {name} unix@{socket}" for name, socket in each)
-        for protocol, each in servers.items()
-    }
-    few = {
-        f"{protocol}_few": "\n".join(
-            f"    server {name} unix@{socket} track {protocol}/{name}" for name, socket in each
-        )
-        for protocol, each in servers.items()
+        "http_replicas": _servers(folder, CHECKED, ""),
+        "http_few": _servers(folder, CHECKED),
+        "grpc_replicas": _servers(folder, "grpc"),
+        "reflection_replicas": _servers(folder, "reflection"),
     }
     certificate, connections = folder / CERTIFICATE, most_connections()
     leaving = f"    server {LEAVING.rpartition('/')[2]} 127.0.0.1:1 disabled"
     return string.Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-        replicas | few,
+        servers,
         few=listening.few,
         threads=min(MOST_THREADS, available_cpus()),
         grace=f"    grace {NOTICE_S}s" if listening.is_balanced else "",
@@ -145,6 +137,12 @@ def configuration(folder: Path, listening: Listening) -> str:
         connections_each=-(-connections // SHARE),
         connections_kept_each=connections // SHARE // 2,
     )
+
+
+def _servers(folder: Path, protocol: str, options: str = " track http/{}") -> str:
+    """Write the slots of a protocol. HAProxy checks the sockets of one; the others track these."""
+    slots = ((SERVER.format(number), path(folder, protocol, number)) for number in range(1, SLOTS + 1))
+    return "\n".join(f"    server {name} unix@{socket}{options.format(name)}" for name, socket in slots)
 
 
 def _rules(protocols: Sequence[type[Protocol]]) -> dict[str, str]:
@@ -313,12 +311,16 @@ class HAProxy:
     def _attend(self) -> int:
         """Wait until it ends; its status. If it stands still, or a replica behind it does, that process is ended."""
         watched = {"HAProxy": Pulse(self._folder / COMMANDS, b"show version\n")}
+        # `wait` with a time looks twenty times per second; a thread sleeps.
+        waiting = threading.Thread(target=self._process.wait, daemon=True)
+        waiting.start()
         while True:
-            with suppress(subprocess.TimeoutExpired):
-                return self._process.wait(PULSE_EVERY_S)
+            waiting.join(PULSE_EVERY_S)
+            if not waiting.is_alive():
+                return self._process.wait()
             for number in opened(self._folder):
                 watched.setdefault(
-                    f"replica {number} of the ingress", Pulse(path(self._folder, PROTOCOLS[0], number), IS_LIVE)
+                    f"replica {number} of the ingress", Pulse(path(self._folder, CHECKED, number), IS_LIVE)
                 )
             for name, pulse in watched.items():
                 if (still := pulse.find_still()) is not None:

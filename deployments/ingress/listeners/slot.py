@@ -15,9 +15,10 @@ from deployments.contract.errors import ConfigurationError
 FOLDER, APPLICATION, FUNCTIONS = "ENSEMBLE_FRONT", "ENSEMBLE_FRONT_APPLICATION", "ENSEMBLE_FRONT_FUNCTIONS"
 # A rollout has twice the replicas for a moment. HAProxy's checks of slots that nobody has taken take CPU time, too.
 SLOTS = 32
-PROTOCOLS = ("http", "grpc", "reflection")
+# The protocol whose socket tells HAProxy, and who starts it, whether a replica is there.
+CHECKED = "http"
 COMMANDS = "commands"
-# HAProxy's name for a replica, by the number of its slot.
+# HAProxy's name for a replica, by the number of its slot; the replica's servers of other protocols track this one.
 SERVER = "replica-{}"
 # HAProxy's server that is up while the last replica leaves, where a load balancer is in front of HAProxy, and the
 # seconds in which that one notices that nothing is ready here.
@@ -67,7 +68,7 @@ class Slot:
 
     def drain(self) -> None:
         """Make HAProxy send no more requests; requests that it has begun to send still come."""
-        command(self._folder, *(f"set server {each} state drain" for each in servers(self.number)))
+        command(self._folder, f"set server {server(self.number)} state drain")
 
     def release(self) -> None:
         """Let another replica take the slot."""
@@ -100,17 +101,18 @@ def take(folder: Path) -> Slot:
 
 def opening(number: int) -> list[str]:
     """Return the commands by which HAProxy uses a slot at once, without waiting for its next health check."""
-    return [f"set server {each} {word}" for each in servers(number) for word in ("state ready", "health up")]
+    return [f"set server {server(number)} {word}" for word in ("state ready", "health up")]
 
 
-def servers(number: int) -> list[str]:
-    """Return HAProxy's names for a slot, one for each protocol."""
-    return [f"{protocol}/{SERVER.format(number)}" for protocol in PROTOCOLS]
+def server(number: int) -> str:
+    """Return HAProxy's name for the server of a slot that HAProxy checks."""
+    return f"{CHECKED}/{SERVER.format(number)}"
 
 
 def opened(folder: Path) -> list[int]:
     """Return the numbers of the slots where replicas listen."""
-    return [number for number in range(1, SLOTS + 1) if path(folder, PROTOCOLS[0], number).exists()]
+    there = {each.name for each in folder.glob(f"{CHECKED}-*")}
+    return [number for number in range(1, SLOTS + 1) if path(folder, CHECKED, number).name in there]
 
 
 def command(folder: Path, *commands: str) -> str:

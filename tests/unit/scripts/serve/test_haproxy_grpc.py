@@ -1,6 +1,7 @@
 """What HAProxy bounds of gRPC's messages on their way, and what becomes of them, seen at the listener behind it."""
 
 import asyncio
+import socket
 import struct
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -40,18 +41,29 @@ class Answering:
 
 
 @asynccontextmanager
-async def serving(folder, handler=None):
-    """HAProxy, and the listener behind it."""
-    with Front(folder) as fronted:
-        handler, place = handler or Answering(), slot.take(folder)
-        listener = GrpcListener(handler, lambda: MOST, protocol.services(None))
+async def opened(folder, handler):
+    """A listener in a slot, beside the socket that HAProxy checks."""
+    listener, place = GrpcListener(handler, lambda: MOST, protocol.services(None)), slot.take(folder)
+    with socket.socket(socket.AF_UNIX) as checked:
+        checked.bind(str(place.path(slot.CHECKED)))
+        checked.listen()
         await listener.open(place.path("grpc"))
         place.open()
         try:
-            yield fronted, handler
+            yield listener
         finally:
             await listener.close()
             place.release()
+    place.path(slot.CHECKED).unlink()
+
+
+@asynccontextmanager
+async def serving(folder, handler=None):
+    """HAProxy, and the listener behind it."""
+    handler = handler or Answering()
+    with Front(folder) as fronted:
+        async with opened(folder, handler) as listener:
+            yield fronted, handler
         assert not listener.in_flight
 
 
@@ -267,13 +279,8 @@ async def watching(folder, state):
     async with AsyncExitStack() as stack:
         fronted = stack.enter_context(Front(folder))
         stub = health_pb2_grpc.HealthStub(await stack.enter_async_context(channel(fronted)))
-        place = slot.take(folder)
-        listener = GrpcListener(GrpcServer(service), lambda: MOST, protocol.services(None))
-        await listener.open(place.path("grpc"))
-        place.open()
-        yield stub, listener
-        await listener.close()
-        place.release()
+        async with opened(folder, GrpcServer(service)) as listener:
+            yield stub, listener
 
 
 async def test_health_is_watched_until_the_replica_stops(folder):
