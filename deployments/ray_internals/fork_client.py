@@ -22,6 +22,8 @@ PLAIN = ("--language=PYTHON", f"{CONTEXT}=", f"{CONTEXT}={{}}")
 NO_FRONTEND = "--disable-frontend"
 # Options of the interpreter that have no effect on one that runs already.
 OPTIONS = ("-u", "-P")
+# Reads until the end of the connection, and succeeds.
+UNTIL_END = "read -r line || :"
 # Seconds in which the fork server forks, also if it has to import everything first. After that, a fork of it ends.
 FORKED_WITHIN_S = 60
 
@@ -80,7 +82,9 @@ def main() -> None:
             pass
         else:
             if not script[0].endswith(WORKER):
-                connection.recv(1)
+                # A shell waits in less memory than this interpreter.
+                os.dup2(connection.fileno(), 0)
+                os.execv("/bin/sh", ["sh", "-c", UNTIL_END])  # noqa: S606
             return
     os.execv(python, [python, *arguments])  # noqa: S606
 

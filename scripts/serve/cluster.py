@@ -280,10 +280,9 @@ def _reap() -> None:
 @contextmanager
 def guarded() -> Iterator[None]:
     """End what this process starts meanwhile, even if it is killed."""
-    # The pipe ends with this process, which alone can write to it.
-    # A process that waits for the end of its standard input, and ends what is left.
-    command = [sys.executable, "-P", "-m", "scripts.serve.cluster"]
-    guardian = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603
+    # The pipe ends with this process, which alone can write to it. A shell waits for that in little memory.
+    guard = ["/bin/sh", "-c", 'read -r line; exec "$@"', "sh", sys.executable, "-P", "-m", "scripts.serve.cluster"]
+    guardian = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603
     try:
         yield
     finally:
@@ -291,12 +290,6 @@ def guarded() -> Iterator[None]:
         guardian.wait()
 
 
-def guard() -> None:
-    """Wait for the end of the server, and end its remaining processes."""
-    sys.stdin.buffer.read()
+if __name__ == "__main__":
     while any(leftovers()):
         clear_leftovers()
-
-
-if __name__ == "__main__":
-    guard()

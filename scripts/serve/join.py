@@ -14,9 +14,8 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
-
-import httpx
 
 from deployments.contract.hosts import HOST_ADDRESS, RAY_METRICS_SETTING
 from scripts import configuration
@@ -125,8 +124,8 @@ def watch(lost: str, haproxy: HAProxy | None, url: str, stop: threading.Event) -
 def is_ready(url: str) -> bool:
     """Tell whether a replica of the ingress on this machine is ready."""
     try:
-        return health(url).status_code == httpx.codes.OK
-    except httpx.TransportError:
+        return health(url).status == HTTPStatus.OK
+    except OSError:
         return False
 
 

@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from urllib.request import Request
 
-import httpx
 import psutil
 
 from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING, host_address, is_in_cluster
@@ -22,7 +23,7 @@ from deployments.contract.names import INGRESS
 from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.serve import deploy, machines
-from scripts.serve.api import ServeApi
+from scripts.serve.api import Answer, ServeApi, send
 from scripts.serve.cluster import Cluster, clear_leftovers, end_at_once, fork_server, guarded, mark
 from scripts.serve.deploy import DASHBOARD, HOST, JSON_LOGS, KEPT, SERVER, SESSION, WITHOUT_KEYS
 from scripts.serve.environment import for_clients, raise_file_limit, set_up, set_variables
@@ -186,7 +187,7 @@ def running(folder: Path, whole_dashboard: bool, haproxy: HAProxy | None, python
         # Should a node hang, every process is ended all the same.
         try:
             if cluster.lost() is None:
-                with suppress(httpx.HTTPError):
+                with suppress(OSError):
                     ServeApi(cluster.dashboard).shut_down(STOP_TIMEOUT_S)
                     are_applications_ended = True
         finally:
@@ -219,10 +220,9 @@ def greet(
     )
 
 
-def health(url: str) -> httpx.Response:
-    """Ask the server at this root about its readiness; raise httpx.TransportError if it does not answer."""
-    # The certificate's name is for clients to verify: this is about the members.
-    return httpx.get(f"{url}/v2/health/ready", timeout=5, trust_env=False, verify=False)  # noqa: S501
+def health(url: str) -> Answer:
+    """Ask the server at this root about its readiness; raise OSError if it does not answer."""
+    return send(Request(f"{url}/v2/health/ready"), timeout_s=5)  # noqa: S310
 
 
 def wait_until_ready(api: ServeApi, cluster: Cluster, logs: Logs, url: str, stop: threading.Event) -> None:
@@ -241,11 +241,11 @@ def wait_until_ready(api: ServeApi, cluster: Cluster, logs: Logs, url: str, stop
         try:
             ready = health(url)
             # A replica answers a moment before Serve has its first report of health.
-            if ready.status_code == httpx.codes.OK and api.runs(INGRESS):
+            if ready.status == HTTPStatus.OK and api.runs(INGRESS):
                 return
-            waited_for = f"{url} answers {ready.status_code}: {ready.text[:500]}"
-        except httpx.TransportError as err:
-            waited_for = f"{url} does not answer yet ({type(err).__name__})"
+            waited_for = f"{url} answers {ready.status}: {ready.text[:500]}"
+        except OSError as err:
+            waited_for = f"{url} does not answer yet ({err})"
         cluster.check()
         now = time.monotonic()
         if now > began + READY_TIMEOUT_S:
