@@ -1,14 +1,8 @@
-"""Builds the documentation as a website, and checks its links, tables, YAML and sentences; `make docs` serves it.
-
-The site has the shape of the repository, so links work as they do in the files: it has the pages, and every file that
-a page links to. The command refuses a page that is in no section of zensical.toml, a link to nothing, a table without
-a head, and YAML that `ensemble doctor` would refuse. It also refuses unclear sentences of pages, of the reference, and
-of the code's docstrings and errors (`lab/prose.py`).
-"""
+"""The documentation as a website, and checks of its pages and sentences: `ensemble docs`."""
 
 from __future__ import annotations
 
-import argparse
+import ast
 import re
 import shutil
 import subprocess
@@ -19,23 +13,81 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import click
 import yaml
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from deployments.contract.errors import ConfigurationError
+from ensemble_models.options import FILE, Command, option
 from graph.config import EnsembleConfig
 from graph.features.feature import wanted
 from graph.sections import EnsembleSettings
-from lab import prose
 from scripts import configuration, keys
-from scripts.errors import ScriptError, errors_in_one_line
+from scripts.errors import ScriptError
 from scripts.shipped import CHECKOUT
+
+MOST_WORDS = 35
+# Beginnings of longer sentences that may stay: lists of figures.
+LISTS = ("at 15/s a p50 of ",)
+UNCLEAR = re.compile(
+    r"\b(?:that of|those of|those that|the one that|what (?:[\w']+ ){0,4}?(?:is|are|was|were|has|have|had))\b",
+    re.IGNORECASE,
+)
+END = re.compile(r"(?<=[.;?!])[*\"')]*\s+")
+CODE = re.compile(r"``?.+?``?", re.DOTALL)
+ADDRESS = re.compile(r"\]\([^)]*\)|<[^>]*>")
+# What divides a text of a terminal or a docstring: an empty line, a section's head, an entry of a list or a section.
+DIVIDER = re.compile(
+    r"\n\s*\n|\n\s*(?:Args|Attributes|Raises|Returns|Yields):(?=\n)|\n(?=\s*(?:[-*] |ensemble |[`*\w.]+: ))"
+)
+USAGE = re.compile(r"usage:.*?\n\n", re.DOTALL)
+OPTION = re.compile(r"\n(?= {1,8}\S)|(?<=\S) {2,}")
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of a text; code counts as a word, and an address as none."""
+    for block in DIVIDER.split(text):
+        yield from END.split(" ".join(ADDRESS.sub("]", CODE.sub("code", block)).split()))
+
+
+def paragraphs(page: str, is_reference: bool) -> Iterator[str]:
+    """Yield the paragraphs, headings and cells of a page, and of the reference also the texts for a terminal."""
+    for token in MarkdownIt("commonmark").enable("table").parse(page):
+        if token.type == "inline":
+            yield token.content
+        elif token.type == "fence" and is_reference and token.info == "text":
+            yield from OPTION.split(USAGE.sub("", token.content, count=1))
+
+
+def docstrings(code: str) -> Iterator[str]:
+    """Yield the docstrings of a module, of its classes and functions, and the messages of its errors."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Raise):
+            yield "".join(
+                each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)
+            )
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
+def faults(file: Path) -> list[str]:
+    """Return the sentences of a page or a module that break the rule, each with the reason."""
+    text = file.read_text(encoding="utf-8")
+    texts = docstrings(text) if file.suffix == ".py" else paragraphs(text, file.parent.name == "reference")
+    found = []
+    for sentence in (sentence for each in texts for sentence in sentences(each)):
+        if (words := len(sentence.split())) > MOST_WORDS and not sentence.startswith(LISTS):
+            found.append(f"{words} words: {sentence}")
+        if unclear := UNCLEAR.search(sentence):
+            found.append(f'"{unclear[0]}": {sentence}')
+    return found
+
 
 CONFIG = CHECKOUT / "zensical.toml"
 PAGES = ("*.md", "docs/**/*.md")
 # The texts of the code that are read, and folders whose texts are not read: tests and builds.
-CODE = ("deployments", "graph", "scripts", "packages", "lab")
+CODE_FOLDERS = ("deployments", "graph", "scripts", "packages", "lab")
 UNREAD = {"tests", "build"}
 # The map of the pages that language models look for; its links are checked, and it is at the site's root.
 MAP = CHECKOUT / "llms.txt"
@@ -158,14 +210,14 @@ def check_config(text: str, with_arguments: bool) -> None:
 
 def check_sentences(files: Iterable[Path]) -> None:
     """Raise ScriptError for sentences that are long or unclear."""
-    if found := [f"{file.relative_to(CHECKOUT)}: {fault}" for file in files for fault in prose.faults(file)]:
+    if found := [f"{file.relative_to(CHECKOUT)}: {fault}" for file in files for fault in faults(file)]:
         listed = "\n".join(found)
         raise ScriptError(f"rewrite these sentences, with a noun for each thing:\n{listed}")
 
 
 def code() -> Iterator[Path]:
     """Find the modules whose docstrings and errors are checked."""
-    for folder in CODE:
+    for folder in CODE_FOLDERS:
         modules = (CHECKOUT / folder).rglob("*.py")
         yield from (module for module in sorted(modules) if not UNREAD & set(module.parts[len(CHECKOUT.parts) :]))
 
@@ -194,13 +246,17 @@ def build(folder: Path) -> Path:
     return folder / "site"
 
 
-def main() -> None:
-    """Parse the command line and build."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=CHECKOUT / "build" / "docs", help="where the site is built")
-    args = parser.parse_args()
-    with errors_in_one_line():
-        print(f"built {build(args.folder)}")
+@click.command("docs", cls=Command)
+@option("--folder", type=FILE, default=CHECKOUT / "build" / "docs", help="Where the site is built.")
+def main(folder: Path) -> None:
+    """Build the documentation as a website, and check its links, tables, YAML and sentences; `make docs` serves it.
+
+    The site has the shape of the repository, so links work as they do in the files: it has the pages, and every file
+    that a page links to. The command refuses a page that is in no section of zensical.toml, a link to nothing, a table
+    without a head, and YAML that `ensemble doctor` would refuse. It also refuses unclear sentences of pages, of the
+    reference, and of the code's docstrings and errors.
+    """
+    print(f"built {build(folder)}")
 
 
 if __name__ == "__main__":

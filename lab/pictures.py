@@ -1,10 +1,4 @@
-"""Draws the charts of the documentation from its own figures, as SVG, light or dark as the reader's system is.
-
-    ensemble pictures
-
-Run it after a figure of a drawn table, or a file of docs/benchmarks, has changed; a test fails until it is done. The
-diagrams in docs/images are edited by hand.
-"""
+"""Charts of the documentation as SVG, light or dark as the reader's system is: `ensemble pictures`."""
 
 from __future__ import annotations
 
@@ -17,10 +11,11 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+import click
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from scripts.flags import described
+from ensemble_models.options import Command
 from scripts.shipped import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
@@ -59,14 +54,12 @@ class Bar:
         value: its length, in the chart's unit.
         text: the value for people.
         ours: whether it is this application's.
-        interval: its 95 % interval.
     """
 
     label: str
     value: float
     text: str
     ours: bool = False
-    interval: tuple[float, float] | None = None
 
 
 Groups = Sequence[tuple[str, Sequence[Bar]]]
@@ -116,7 +109,7 @@ class Chart:
         for heading, bars in self.groups:
             lines += [heading, *bars] if heading else bars
         figure, axes = _figure(WIDTH, FOOT + ROW * len(lines), self.title, self.note)
-        most = max(bar.interval[1] if bar.interval else bar.value for bar in lines if isinstance(bar, Bar))
+        most = max(bar.value for bar in lines if isinstance(bar, Bar))
         for row, line in enumerate(lines):
             if isinstance(line, Bar):
                 _draw_bar(axes, row, line, most)
@@ -136,12 +129,8 @@ class Chart:
 
 def _draw_bar(axes: Any, row: int, bar: Bar, most: float) -> None:
     axes.barh(row, bar.value, 0.68, color=OURS if bar.ours else BAR)
-    end = bar.value
-    if bar.interval is not None:
-        low, end = bar.interval
-        axes.plot((low, end), (row, row), color=INK, linewidth=1.2)
     weight = "bold" if bar.ours else "normal"
-    axes.annotate(bar.text, (end, row), (5, 0), textcoords="offset points", va="center", color=INK, weight=weight)
+    axes.annotate(bar.text, (bar.value, row), (5, 0), textcoords="offset points", va="center", color=INK, weight=weight)
 
 
 def _figure(width: float, height: float, title: str, note: str) -> tuple[Figure, Any]:
@@ -179,30 +168,8 @@ def charts() -> dict[str, Chart]:
     return {
         "embedded": _requests("embedded", f"HTTP, the bundled models in int8, images of 15 KB; {MACHINE}, 2026-11-25"),
         "imagenet": _requests("imagenet", f"HTTP, ResNet-50 and DenseNet-169, 224x224; {MACHINE}, 2026-11-26"),
-        "accuracy": _accuracy(),
         "stages": _stages(),
     }
-
-
-def highest_first(bars: Sequence[Bar]) -> list[Bar]:
-    """Sort the bars of compared systems."""
-    return sorted(bars, key=lambda bar: -bar.value)
-
-
-def table(page: str, heading: str) -> list[list[str]]:
-    """Read the rows of a page's first table whose head begins with this text, without their formatting."""
-    lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
-    first = next(number for number, line in enumerate(lines) if line.startswith(f"| {heading} |"))
-    rows = []
-    for line in lines[first + 2 :]:
-        if not line.startswith("|"):
-            break
-        rows.append([re.sub(r"\*\*|\\\*", "", cell).strip() for cell in line.strip("|").split(" | ")])
-    return rows
-
-
-def _number(text: str) -> float:
-    return float(text.replace(",", "").replace("%", "").strip())
 
 
 def _rows(name: str) -> Sequence[Mapping[str, Any]]:
@@ -242,19 +209,13 @@ def _stages() -> Chart:
     return Chart("Where a request's time is, ms; the means of the server's own spans", note, groups)
 
 
-def _accuracy() -> Chart:
-    bars = []
-    for name, version, precision, top1, interval, *_ in table("models.md", "model"):
-        low, high = map(_number, interval.split(" to "))
-        label = f"{name} {version}, {precision}" if version else f"{name}, {precision}"
-        bars.append(Bar(label, _number(top1), top1, name == "ensemble", (low, high)))
-    note = "95 % intervals; 5,000 test images of CIFAR-10 that also chose the models, 32x32"
-    return Chart("Top-1 accuracy, %; more is better", note, [("", highest_first(bars))])
-
-
+@click.command("pictures", cls=Command)
 def main() -> None:
-    """Parse the command line and draw."""
-    described(__doc__).parse_args()
+    """Draw the charts of the documentation from its own figures, as SVG, light or dark as the reader's system is.
+
+    Run it after a figure of a drawn table, or a file of docs/benchmarks, has changed; a test fails until it is done.
+    The diagrams in docs/images are edited by hand.
+    """
     pictures = charts()
     for name, picture in pictures.items():
         (IMAGES / f"{name}.svg").write_text(picture.svg(), encoding="utf-8")

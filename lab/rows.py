@@ -56,7 +56,7 @@ def table(columns: str, rows: Rows, notes: Sequence[str] = ()) -> Table:
     parted = [column.strip().partition(" {") for column in columns.split("|")]
     heads, templates = [head for head, *_ in parted], ["{" + template for *_, template in parted]
     words = [place for place, template in enumerate(templates) if ":" not in template]
-    lines = [[_filled(template, row) for template in templates] for row in rows]
+    lines = [[filled(template, row) for template in templates] for row in rows]
     errors = [
         f"{', '.join(line[place] for place in words if line[place])}: not measured: {row['error']}"
         for row, line in zip(rows, lines, strict=True)
@@ -65,7 +65,8 @@ def table(columns: str, rows: Rows, notes: Sequence[str] = ()) -> Table:
     return Table(heads, lines, words=words, notes=[*errors, *notes])
 
 
-def _filled(template: str, row: Row) -> str:
+def filled(template: str, row: Row) -> str:
+    """Fill a row's figures into a template; the result is empty where a figure is missing."""
     try:
         return template.format_map({name: value for name, value in row.items() if value is not None})
     except (KeyError, TypeError):

@@ -1,38 +1,23 @@
-"""Compares this application with its unserved models and with other servers, side by side in one run.
-
-    ensemble benchmark --workload embedded --systems limit ours triton --json rows.json
-
-Every round takes each system in turn, with the limit measured again between them; rows are medians over the rounds.
-The load is a closed loop of clients in a process of its own, on the same cores. `--tail` adds to each row of one client
-the highest rate of Poisson arrivals whose p99 is at most 3 times the p50 of that row.
-
-Workloads: `embedded` has the bundled models, `imagenet` ResNet-50 v1.5 and DenseNet-169 at 224x224 with random weights.
-`trivial` has constant models, so that only serving costs. `photographs` and `photographs-12mp` have the models of
-configs/photographs.yaml in float, with photographs of 500x375 pixels or of 12 megapixels.
-
-Systems: `limit`, `ours` (colocated and separate, HTTP and gRPC), `throughput` (a process per core), and `colocated`,
-`cascade`, `student` or `cached` (one process, HTTP alone). A file of `lab/benchmark/peers` is a system, too. Some have
-variants such as `triton-callable`. Of the peers only Triton serves models of several sizes, as photographs need.
-"""
+"""Compares this application with its unserved models and with other servers: `ensemble benchmark`."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import click
 from tqdm import tqdm
 
-from ensemble_models.options import write_files
+from ensemble_models.options import POSITIVE, SHARE, Command, Number, file_options, option, write_files
 from lab.benchmark.systems import Running, System, can_serve, named, peers, running
 from lab.benchmark.workloads import WORKLOADS, Workload, workload
-from lab.flags import add_files, check_files, fraction
 from lab.rows import Row, Rows, medians, table
-from scripts.errors import ScriptError, errors_in_one_line
-from scripts.flags import described
+from scripts.errors import ScriptError
 
 LIMIT_PATIENCE_S, LIMIT_TRIES_S = 120.0, 30.0
 # Figures of a row, of which the median over the rounds is taken.
@@ -62,14 +47,8 @@ class Limit:
     def __init__(self, load: Workload, clients: Sequence[int], seconds: float, settings: Sequence[str] = ()) -> None:
         """Create a limit of a workload, with a setting per number of clients as `ensemble limit` prints them."""
         self._command = [sys.executable, "-P", "-m", "lab.benchmark.limit", *map(str, load.models)]
-        self._command += [
-            "--images",
-            *map(str, load.images),
-            "--clients",
-            *map(str, clients),
-            "--seconds",
-            str(seconds),
-        ]
+        self._command += ["--images", *map(str, load.images), "--clients", *map(str, clients)]
+        self._command += ["--seconds", str(seconds)]
         if load.precision is not None:
             self._command += ["--precision", load.precision]
         # Each number of clients is tried with a dozen settings first.
@@ -177,50 +156,51 @@ def _limit(load: Workload, limit: Limit | None, samples: Rows) -> dict[int, Row]
     return figures
 
 
-def report(rows: Rows, args: argparse.Namespace) -> None:
-    """Print the rows, and write the files that were asked for."""
-    (compared := table(COLUMNS, rows)).show()
-    write_files(args, compared, rows)
+@click.command("benchmark", cls=Command)
+@option("--workload", "workload_name", type=click.Choice(WORKLOADS), default=WORKLOADS[0], help="Models and images.")
+@option("--precision", type=click.Choice(["float32", "int8"]), default="int8", help="Of the models.")
+@option("--systems", multiple=True, metavar="NAME...", help="Default: limit, ours and the peers of such models.")
+@option("--clients", type=POSITIVE, multiple=True, default=(1, 8, 32), metavar="N...", help="Clients at a time.")
+@option("--seconds", type=Number(), default=3, help="Seconds of each measurement.")
+@option("--rounds", type=POSITIVE, default=2, help="How often each system is measured.")
+@option("--tail", is_flag=True, help="Also search the rate within the tail; 1 to 3 minutes each.")
+@option("--stops", type=SHARE, multiple=True, metavar="SHARE...", help="Shares of photographs that exit early.")
+@option("--repeats", type=SHARE, metavar="SHARE", help="Share of requests that repeat an image.")
+@file_options("json", "markdown")
+def main(**given: Any) -> None:
+    """Compare this application with its unserved models and with other servers, side by side in one run.
 
+    ensemble benchmark --workload embedded --systems limit ours triton --json rows.json
 
-def main() -> None:
-    """Parse the command line and measure."""
-    parser = described(__doc__)
-    parser.add_argument("--workload", choices=WORKLOADS, default=WORKLOADS[0])
-    parser.add_argument("--precision", choices=("float32", "int8"), default="int8")
-    parser.add_argument(
-        "--systems", nargs="+", metavar="NAME", help="default: limit, ours and the peers that can serve the workload"
-    )
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--seconds", type=float, default=3, help="seconds of each measurement")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--tail", action="store_true", help="also search the rate within the tail; 1 to 3 minutes each")
-    parser.add_argument(
-        "--stops", type=fraction, nargs="+", metavar="SHARE", help="shares of photographs that exit early"
-    )
-    parser.add_argument("--repeats", type=fraction, metavar="SHARE", help="share of requests that repeat an image")
-    add_files(parser, "json", "markdown")
-    args = parser.parse_args()
-    if min(args.rounds, args.seconds, *args.clients) <= 0:
-        parser.error("--rounds, --seconds and --clients must be above 0")
+    Every round takes each system in turn, with the limit measured again between them; rows are medians over the rounds.
+    The load is a closed loop of clients in a process of its own, on the same cores. `--tail` adds to each row of one
+    client the highest rate of Poisson arrivals whose p99 is at most 3 times the p50 of that row.
+
+    Workloads: `embedded` has the bundled models, `imagenet` ResNet-50 v1.5 and DenseNet-169 at 224x224 with random
+    weights. `trivial` has constant models, so that only serving costs. `photographs` and `photographs-12mp` have the
+    models of configs/photographs.yaml in float, with photographs of 500x375 pixels or of 12 megapixels.
+
+    Systems: `limit`, `ours` (colocated and separate, HTTP and gRPC), `throughput` (a process per core), and
+    `colocated`, `cascade`, `student` or `cached` (one process, HTTP alone). A file of `lab/benchmark/peers` is a
+    system, too. Some have variants such as `triton-callable`. Of the peers only Triton serves models of several sizes,
+    as photographs need.
+    """
+    args = SimpleNamespace(**given)
     if args.tail and args.clients[0] != 1:
-        parser.error("--tail is about a lone client; begin --clients with 1")
-    check_files(parser, args)
-    with errors_in_one_line():
-        chosen = named(args.systems or ["ours", *peers()])
-        load = replace(
-            workload(args.workload, args.precision), stops=args.stops and tuple(args.stops), repeats=args.repeats
-        )
-        systems = chosen if args.systems else [system for system in chosen if can_serve(system, load)]
-        limit = Limit(load, args.clients, args.seconds) if "limit" in (args.systems or ["limit"]) else None
-        rows: Rows = []
-        try:
-            for so_far in run(load, systems, limit, args.clients, args.seconds, args.rounds, args.tail):
-                rows = so_far
-        finally:
-            # Of what ends early, what was measured.
-            if rows:
-                report(rows, args)
+        raise click.UsageError("--tail is about a lone client; begin --clients with 1")
+    chosen = named(args.systems or ["ours", *peers()])
+    load = replace(workload(args.workload_name, args.precision), stops=args.stops or None, repeats=args.repeats)
+    systems = chosen if args.systems else [system for system in chosen if can_serve(system, load)]
+    limit = Limit(load, args.clients, args.seconds) if "limit" in (args.systems or ["limit"]) else None
+    rows: Rows = []
+    try:
+        for so_far in run(load, systems, limit, args.clients, args.seconds, args.rounds, args.tail):
+            rows = so_far
+    finally:
+        # Of what ends early, what was measured.
+        if rows:
+            (compared := table(COLUMNS, rows)).show()
+            write_files(args, compared, rows)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,4 @@
-"""The highest rate of the models: decoding and all members by OpenVINO's asynchronous requests in one process.
-
-    ensemble limit models/resnet/2/model.xml models/densenet/2/model.xml --images photographs/*.jpg
-
-Each model stands in a repository, with its metadata. Prints a line of JSON for each number of clients, that is, of
-images in flight; each is the best of the threads, streams and batch sizes tried, or of those given.
-"""
+"""The highest rate of the models, unserved: `ensemble limit`."""
 
 from __future__ import annotations
 
@@ -18,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import cv2
 import numpy as np
 import openvino as ov
@@ -27,8 +22,8 @@ from deployments.cpus import available_cpus
 from deployments.repository.repository import read
 from deployments.transformer.decoding import decode, read_header
 from deployments.transformer.transformer import TransformerSettings
+from ensemble_models.options import FILE, POSITIVE, Command, Number, option
 from ensemble_models.prediction import preprocessing
-from scripts.flags import described
 
 TRY_S = 1.0
 # The largest batch that is tried.
@@ -124,40 +119,52 @@ class Run:
         return dict(zip(self._kinds, map(np.stack, zip(*decoded, strict=True)), strict=True))
 
 
-def main() -> None:
-    """Parse the command line and measure."""
-    parser = described(__doc__)
-    parser.add_argument("models", type=Path, nargs="+")
-    parser.add_argument("--images", type=Path, nargs="+", required=True)
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32], help="images in flight")
-    parser.add_argument("--seconds", type=float, default=3)
-    parser.add_argument("--precision", help="INFERENCE_PRECISION_HINT")
-    parser.add_argument("--setting", nargs="+", metavar="THREADS:STREAMS:BATCH", help="a setting for each of --clients")
-    args = parser.parse_args()
+@click.command("limit", cls=Command)
+@click.argument("models", type=FILE, nargs=-1, required=True)
+@option("--images", type=FILE, multiple=True, required=True, metavar="FILE...", help="Images to send.")
+@option("--clients", type=POSITIVE, multiple=True, default=(1, 8, 32), metavar="N...", help="Images in flight.")
+@option("--seconds", type=Number(), default=3, help="Seconds of each measurement.")
+@option("--precision", help="INFERENCE_PRECISION_HINT.")
+@option("--setting", multiple=True, metavar="THREADS:STREAMS:BATCH...", help="A setting for each of --clients.")
+def main(
+    models: tuple[Path, ...],
+    images: tuple[Path, ...],
+    clients: tuple[int, ...],
+    seconds: float,
+    precision: str | None,
+    setting: tuple[str, ...],
+) -> None:
+    """Measure the highest rate of models: decoding and all members by OpenVINO's asynchronous requests in one process.
+
+    ensemble limit models/resnet/2/model.xml models/densenet/2/model.xml --images photographs/*.jpg
+
+    Each model stands in a repository, with its metadata. The command prints a line of JSON for each number of clients,
+    that is, of images in flight; each is the best of the threads, streams and batch sizes tried, or of the given ones.
+    """
     cv2.setNumThreads(1)
     # The first tensor made of an array sets up OpenVINO's NumPy binding; two threads at it at once freeze for ever.
     ov.Tensor(np.zeros(1, np.uint8))
-    folders = [path.parent for path in args.models]
+    folders = [path.parent for path in models]
     wanted = [preprocessing(read(folder.parent.name, int(folder.name), folder)) for folder in folders]
-    encoded = [path.read_bytes() for path in args.images]
-    given = [[Setting(*map(int, text.split(":")))] for text in args.setting or ()]
-    tried = given or [settings(clients) for clients in args.clients]
+    encoded = [path.read_bytes() for path in images]
+    given = [[Setting(*map(int, text.split(":")))] for text in setting]
+    tried = given or [settings(count) for count in clients]
     runs = {
-        compiled: Run(compile_models(args.models, compiled, args.precision), encoded, wanted)
-        for compiled in dict.fromkeys(setting.compiled for each in tried for setting in each)
+        compiled: Run(compile_models(list(models), compiled, precision), encoded, wanted)
+        for compiled in dict.fromkeys(each.compiled for candidates in tried for each in candidates)
     }
 
-    def measured(clients: int, setting: Setting, seconds: float, warm_up_s: float) -> dict[str, float]:
-        return runs[setting.compiled].measure(clients, setting.batch, seconds, warm_up_s)
+    def measured(count: int, each: Setting, seconds: float, warm_up_s: float) -> dict[str, float]:
+        return runs[each.compiled].measure(count, each.batch, seconds, warm_up_s)
 
-    for clients, candidates in zip(args.clients, tried, strict=True):
+    for count, candidates in zip(clients, tried, strict=True):
         best = candidates[0]
         if len(candidates) > 1:
-            rates = {each: measured(clients, each, TRY_S, TRY_S / 2)["requests_per_s"] for each in candidates}
-            best = max(rates, key=lambda setting: rates[setting])
-        result = measured(clients, best, args.seconds, WARM_UP_S)
+            rates = {each: measured(count, each, TRY_S, TRY_S / 2)["requests_per_s"] for each in candidates}
+            best = max(rates, key=lambda each: rates[each])
+        result = measured(count, best, seconds, WARM_UP_S)
         told = f"{best.threads}:{best.streams}:{best.batch}"
-        print(json.dumps({"clients": clients, "setting": told, **result}), flush=True)
+        print(json.dumps({"clients": count, "setting": told, **result}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,4 @@
-"""Repeats an experiment of docs/experiments: figures that five documents reported, beside this machine's figures.
-
-    ensemble experiments list                  # how long each takes, and when and at which commit it was measured
-    ensemble experiments batches               # one; writes its result, tables and picture in docs/experiments
-    ensemble experiments all --seconds 2       # every experiment that this commit has not measured on this machine
-    ensemble experiments pages                 # writes tables and pictures anew from the stored results
-
-An interrupted run resumes where it stopped. Each run prints first how long it will take. A missing package or document
-is named before the first one starts. `all` leaves out autoscaling and distillation, which take hours.
-"""
+"""Repeats experiments of docs/experiments: `ensemble experiments`."""
 
 from __future__ import annotations
 
@@ -15,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
 
-from ensemble_models.options import Table
+import click
+
+from ensemble_models.options import Command, Number, Table, option
 from lab import experiments
 from lab.experiments.experiment import Experiment, commits_since
-from lab.flags import number
-from scripts.errors import ScriptError, errors_in_one_line
-from scripts.flags import described
+from scripts.errors import ScriptError
 from scripts.serve.environment import set_up
 
 
@@ -69,26 +60,33 @@ def listed(experiments: Sequence[Experiment]) -> Table:
     return Table(heads, lines, words=range(len(heads)))
 
 
-def main() -> None:
-    """Make the experiment that is named."""
-    parser = described(__doc__)
-    parser.add_argument("experiment", choices=sorted([*EXPERIMENTS, "all", "list", "pages"]))
-    parser.add_argument("--seconds", type=number(0), help="seconds of each load; default: the experiment's")
-    parser.add_argument("--again", action="store_true", help="repeat what this commit measured on this machine")
-    args = parser.parse_args()
+@click.command("experiments", cls=Command)
+@click.argument("experiment", type=click.Choice(sorted([*EXPERIMENTS, "all", "list", "pages"])))
+@option("--seconds", type=Number(), help="Seconds of each load; default: the experiment's.")
+@option("--again", is_flag=True, help="Repeat what this commit measured on this machine.")
+def main(experiment: str, seconds: float | None, again: bool) -> None:
+    """Repeat an experiment of docs/experiments: figures that five documents reported, beside this machine's figures.
+
+    ensemble experiments list                  # how long each takes, and when and at which commit it was measured
+    ensemble experiments batches               # one; writes its result, tables and picture in docs/experiments
+    ensemble experiments all --seconds 2       # every experiment that this commit has not measured on this machine
+    ensemble experiments pages                 # writes tables and pictures anew from the stored results
+
+    An interrupted run resumes where it stopped. Each run prints first how long it will take. A missing package or
+    document is named before the first one starts. `all` leaves out autoscaling and distillation, which take hours.
+    """
+    if experiment == "pages":
+        draw(list(EXPERIMENTS.values()))
+        return
+    if experiment == "list":
+        listed(list(EXPERIMENTS.values())).show()
+        return
     short = [each for each in EXPERIMENTS.values() if not each.takes_hours]
-    with errors_in_one_line():
-        if args.experiment == "pages":
-            draw(list(EXPERIMENTS.values()))
-            return
-        if args.experiment == "list":
-            listed(list(EXPERIMENTS.values())).show()
-            return
-        chosen = short if args.experiment == "all" else [EXPERIMENTS[args.experiment]]
-        check(chosen)
-        set_up()
-        for each in chosen:
-            print(f"{each.name} is there" if not each.run(args.seconds, again=args.again) else f"made {each.name}")
+    chosen = short if experiment == "all" else [EXPERIMENTS[experiment]]
+    check(chosen)
+    set_up()
+    for each in chosen:
+        print(f"{each.name} is there" if not each.run(seconds, again=again) else f"made {each.name}")
 
 
 if __name__ == "__main__":

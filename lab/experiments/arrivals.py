@@ -1,67 +1,97 @@
-"""Latency and answered rate by the rate of Poisson arrivals, over HTTP and gRPC, here and at peers."""
+"""Poisson arrivals: latency and answered rate by protocol, here and at peers; and by the largest batch."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
+from typing import Any
 
-from ensemble_capacity.load.load import Arrivals, Closed
+from ensemble_capacity.load.load import Arrivals, Closed, Mode
 from lab.benchmark.systems import OURS, System, peers, running
-from lab.benchmark.workloads import Workload, workload
-from lab.experiments.experiment import Here, check_photographs, declared
-from lab.rows import Part, Rows, measured
+from lab.benchmark.workloads import Workload, changed, workload
+from lab.experiments.experiment import declared, figures
+from lab.rows import Part, Row, Rows, measured
 from scripts.errors import ScriptError
 
 SHARES, CLIENTS, ROUNDS = (0.5, 0.9, 1.2), 32, 3
 PEERS = ("torchserve", "mlserver", "triton")
 # A request that waits longer than this is lost; above capacity a queue would grow without end.
 TIMEOUT_S = 10.0
+FIGURES = ("requests", "requests_per_s", "failed", "p50_ms", "p99_ms")
 
 
-def of_system(system: System, load: Workload, seconds: float) -> Iterator[dict[str, float | str]]:
+def of_system(system: System, load: Workload, seconds: float) -> Iterator[Row]:
     """Send shares of what a closed loop over HTTP reaches, by each protocol, in each of the rounds."""
     with running(system, load) as server:
         capacity = server.row(load, "http", Closed(CLIENTS), seconds, TIMEOUT_S).requests_per_s
         if not capacity:
             raise ScriptError("no request was answered")
         for share, protocol in [*product(SHARES, system.protocols)] * ROUNDS:
-            row = server.row(load, protocol, Arrivals(share * capacity), seconds, TIMEOUT_S)
-            yield {
-                "protocol": protocol,
-                "share": share,
-                "rate": share * capacity,
-                "requests": row.requests,
-                "requests_per_s": row.requests_per_s,
-                "failed": row.failed,
-                **{name + "_ms": row.percentiles_ms[name] for name in ("p50", "p99")},
-            }
+            rate = share * capacity
+            row = server.row(load, protocol, Arrivals(rate), seconds, TIMEOUT_S)
+            yield {"protocol": protocol, "share": share, "rate": rate, **figures(row, *FIGURES)}
 
 
-def parts(seconds: float) -> Sequence[Part]:
+def systems(seconds: float) -> Sequence[Part]:
     """Make each system a part."""
     load, others = workload("embedded", "int8"), peers()
-    systems = (OURS["colocated"], *(others[name] for name in PEERS))
-    return [
-        Part(
-            each.name,
-            partial(of_system, each, load, seconds),
-            {"system": each.name},
-        )
-        for each in systems
-    ]
+    compared = (OURS["colocated"], *(others[name] for name in PEERS))
+    return [Part(each.name, partial(of_system, each, load, seconds), {"system": each.name}) for each in compared]
 
 
-def compare(rows: Rows) -> Mapping[str, Here]:
+def highest(rows: Rows) -> Mapping[str, str]:
     """Compare the highest rates that the protocols achieved, at each system that has both."""
     most: dict[str, dict[str, float]] = {}
     for row in measured(rows):
         own = most.setdefault(row["system"], {})
         own[row["protocol"]] = max(own.get(row["protocol"], 0.0), row["requests_per_s"])
     told = [f"{name}: gRPC {own['grpc']:.0f}/s, HTTP {own['http']:.0f}/s" for name, own in most.items() if len(own) > 1]
-    return {"protocol that delivers more load": Here(None, "; ".join(told))} if told else {}
+    return {"protocol that delivers more load": "; ".join(told)} if told else {}
 
 
-ARRIVALS = declared(
-    "arrivals", check=check_photographs, parts=parts, ours=lambda row: row["system"] == "ours", compare=compare
-)
+ARRIVALS = declared("arrivals", parts=systems, ours=lambda row: row["system"] == "ours", computed=highest)
+
+
+# The largest batch, and the wait for it; a batch of one image waits for nothing.
+SETTINGS = ((1, 0.0), (8, 0.0), (8, 5.0), (32, 0.0), (32, 20.0))
+MODES: dict[str, Mode] = {"15/s": Arrivals(15), "25/s": Arrivals(25), f"{CLIENTS} clients": Closed(CLIENTS)}
+FEW, *_, FULL = MODES
+
+
+def batched(size: int, wait_ms: float, seconds: float) -> Iterator[Row]:
+    """Serve a setting; send each rate, and as much as a closed loop reaches, in each of the rounds."""
+    load = workload("photographs", "int8")
+    edit = changed({"ingress": {"max_batch_size": size, "batch_wait_ms": wait_ms}})
+    with running(OURS["colocated"], load, edit) as server:
+        for name, mode in [*MODES.items()] * ROUNDS:
+            before = server.batches()
+            row = server.row(load, "http", mode, seconds)
+            yield {"sent": name, **figures(row, *FIGURES), "batch": mean(server.batches() - before)}
+
+
+def mean(batches: Counter[int]) -> float | None:
+    """Calculate the mean number of images of a batch; None if there was none."""
+    return sum(size * count for size, count in batches.items()) / batches.total() if batches else None
+
+
+def settings(seconds: float) -> Sequence[Part]:
+    """Make each setting a part."""
+    named: list[dict[str, Any]] = [{"size": size, "wait_ms": wait_ms} for size, wait_ms in SETTINGS]
+    return [Part(str(each), partial(batched, **each, seconds=seconds), each) for each in named]
+
+
+def compare(rows: Rows) -> Mapping[str, str]:
+    """Compare the highest rate, and the latency of few requests, by the largest batch."""
+    own = measured(rows)
+    best = {row["size"]: row for row in sorted(own, key=lambda row: row["requests_per_s"]) if row["sent"] == FULL}
+    few = [row for row in own if row["sent"] == FEW and row["size"] > 1]
+    rates = ", ".join(f"{row['requests_per_s']:.1f}/s in batches of up to {size}" for size, row in sorted(best.items()))
+    waits = ", ".join(
+        f"{row['p50_ms']:.1f} ms in batches of up to {row['size']} with a wait of {row['wait_ms']:g}" for row in few
+    )
+    return {"micro-batches": f"{rates}; at {FEW} a p50 of {waits}"}
+
+
+BATCHING = declared("batching", parts=settings, ours=lambda row: not row["wait_ms"], computed=compare)

@@ -21,24 +21,15 @@ import cv2
 import httpx
 import numpy as np
 import yaml
-from ray.serve import Application
 
-from deployments.contract.batch import Batch
-from deployments.contract.names import COMBINER, LABELER, TRANSFORMER
-from deployments.contract.nodes import Graph, Node
-from deployments.contract.payload import PixelSets
-from deployments.serving.spec import Nodes
+from deployments.contract.batch import Batch, Work
+from deployments.contract.member import MemberConfig, MemberInterface, Signature, predicted
+from deployments.contract.payload import Pixels, Probabilities
 from ensemble_capacity.load.generator import Generator
 from ensemble_capacity.load.load import Arrivals, Closed, Target
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import Records, between, latency_ms, quantile, with_failures
 from ensemble_capacity.serving import serving
-from graph.app import application
-from graph.config import parse
-from graph.features.feature import Feature
-from graph.pipeline.member_client import Member
-from graph.pipeline.pipeline import Ensemble, Pipeline
-from graph.signature import resolve_signatures
 from lab.experiments.experiment import declared
 from lab.rows import Part, Row, Rows
 
@@ -46,31 +37,31 @@ from lab.rows import Part, Row, Rows
 SLEEP_S = 0.02
 
 
-class Sleeping:
-    """An ensemble that takes as long as a slow one, and no CPU time for it."""
+class Sleeping(MemberConfig):
+    """A kind of member that takes as long as a slow model, and no CPU time."""
 
-    def __init__(self, ensemble: Node[Any, Any]) -> None:
-        """Set what answers in the end."""
-        self._ensemble, self._turn = ensemble, asyncio.Lock()
+    def signature(self, _repository: object) -> Signature:
+        """See `MemberConfig.signature`."""
+        return Signature(classes=2, version=1, labels=("no", "yes"), size=(32, 32))
 
-    async def __call__(self, batch: Batch[PixelSets]) -> Batch[Any]:
-        """Predict from pixels, one batch after the other."""
+    def make(self, _repository: object, _interface: MemberInterface, _max_batch_size: int) -> Sleeper:
+        """See `MemberConfig.make`."""
+        return Sleeper(self.name)
+
+
+class Sleeper:
+    """The node: one batch after the other."""
+
+    def __init__(self, name: str) -> None:
+        """Set the member's name."""
+        self._name, self._turn = name, asyncio.Lock()
+
+    async def __call__(self, batch: Batch[Pixels]) -> Batch[Probabilities]:
+        """Sleep, and predict the same for every image."""
+        work = Work(f"predict {self._name}", batch)
         async with self._turn:
-            await asyncio.sleep(SLEEP_S * len(batch.items))
-        return await self._ensemble(batch)
-
-
-def compose(pixels: Mapping[str, str], nodes: Nodes, _: Sequence[Feature]) -> Graph:
-    """Join transformer, the sleeping ensemble and labeler."""
-    members = {name: Member(nodes[name], key) for name, key in pixels.items()}
-    return Pipeline(nodes[TRANSFORMER], Sleeping(Ensemble(members, nodes[COMBINER])), nodes[LABELER])
-
-
-def build(args: dict[str, Any]) -> Application:
-    """Build the application of `import_path: lab.experiments.autoscaling:build`."""
-    config = parse(args)
-    agreed = resolve_signatures(config)
-    return application(config, agreed, partial(compose, agreed.pixels))
+            await asyncio.sleep(SLEEP_S * len(work.payload))
+        return predicted(work, self._name, np.full((len(work.payload), 2), 0.5, np.float32), [1] * len(work.payload))
 
 
 P99_MS, BASE, PEAK = 50.0, 12.0, 60.0

@@ -18,7 +18,7 @@ from ensemble_serving.transports import Request
 from lab.benchmark.__main__ import Limit
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, running
 from lab.benchmark.workloads import Workload, workload
-from lab.experiments.experiment import Here, check_photographs, declared
+from lab.experiments.experiment import declared, figures
 from lab.experiments.forms import REGION, region, register, share_memory, shared_jpegs
 from lab.rows import Part, Row, Rows
 from scripts.errors import ScriptError
@@ -69,12 +69,8 @@ def served(load: Workload, seconds: float) -> Iterator[Row]:
                 row = measure(target(batch=size), Closed(CLIENTS), Duration(WARM_UP_S, seconds))
                 if row.failed or not row.requests:
                     raise ScriptError(f"{way}, {size} images: {row.failed} failed: {row.first_error}")
-                found = {
-                    "requests": size * row.requests,
-                    "images_per_s": row.images_per_s,
-                    "p50_ms": row.percentiles_ms["p50"],
-                }
-                yield {"way": way, "images": size, **found}
+                found = figures(row, "images_per_s", "p50_ms")
+                yield {"way": way, "images": size, "requests": size * row.requests, **found}
 
 
 def alone(load: Workload, seconds: float) -> Rows:
@@ -98,29 +94,22 @@ def with_peaks(rows: Rows) -> Rows:
     return [{**row, "peak": row["images"] == most[row["way"]]} for row in rows]
 
 
-def compare(rows: Rows) -> Mapping[str, Here]:
+def compare(rows: Rows) -> Mapping[str, str]:
     """Find the peaks, and what a single image takes with and without a server."""
     peak = {row["way"]: row for row in rows if row["peak"]}
     single = {row["way"]: row["p50_ms"] for row in rows if row["images"] == 1}
     last = {row["way"]: row["images_per_s"] for row in rows if row["images"] == max(SIZES)}
     found = {
-        f"images per request at the peak over {way}": Here(
-            peak[way]["images"], f"{peak[way]['images']} images, at {peak[way]['images_per_s']:.0f} images/s"
-        )
+        f"images per request at the peak over {way}": f"{peak[way]['images']} images, at "
+        f"{peak[way]['images_per_s']:.0f} images/s"
         for way in ("HTTP", "gRPC")
     }
     top = f"{peak[SHARED]['images_per_s']:.0f} images/s with {peak[SHARED]['images']} images"
     protocols = sorted((way for way in single if way != ALONE), key=single.__getitem__)
     return found | {
-        "shared memory": Here(None, f"a plateau: {top}, {last[SHARED]:.0f} with {max(SIZES)}"),
-        "fastest protocol of three for one image": Here(
-            None, ", ".join(f"{way} {single[way]:.1f} ms" for way in protocols)
-        ),
-        "a call in the server's process": Here(single[ALONE], f"{single[ALONE]:.1f} ms"),
-        "the call from another machine": Here(single["HTTP"], f"{single['HTTP']:.1f} ms, on the same machine"),
+        "shared memory": f"a plateau: {top}, {last[SHARED]:.0f} with {max(SIZES)}",
+        "fastest protocol of three for one image": ", ".join(f"{way} {single[way]:.1f} ms" for way in protocols),
     }
 
 
-BATCHES = declared(
-    "batches", check=check_photographs, parts=parts, ours=lambda row: row["peak"], shown=with_peaks, compare=compare
-)
+BATCHES = declared("batches", parts=parts, ours=lambda row: row["peak"], shown=with_peaks, computed=compare)

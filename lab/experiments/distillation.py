@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,12 @@ import numpy as np
 from deployments.repository.repository import DEFAULT_ROOT, Model, find
 from ensemble_models import costs as cost
 from ensemble_models.dataset import Dataset, truth_of
-from ensemble_models.options import default_data
 from ensemble_models.prediction import predict
 from ensemble_models.statistics import top1
 from lab.benchmark.workloads import MEMBERS
-from lab.experiments.experiment import Here, declared
+from lab.experiments.experiment import declared, training_images
 from lab.rows import Part, Row, Rows
 from lab.training.recipe import Recipe
-from scripts.errors import ScriptError
 
 LEARNT, JUDGED, EPOCHS, SEEDS, WIDTHS, SIZES, MIXTURES = 20_000, 10_000, 12, (1, 2, 3), (0.25, 0.5), (32, 20), 2
 LABELS, MIXED, HINTON, DIST, TEACHERS = "labels", "labels, mixed images", "Hinton", "DIST", "both teachers alone"
@@ -112,20 +109,6 @@ class School:
         return {"top1": top1(answers, truth_of(models, judging)), "cpu_ms": cpu_ms}
 
 
-def data() -> Path:
-    """Find the images that were trained with; raises ScriptError if there are none."""
-    if (test := default_data()) is None:
-        raise ScriptError("set ENSEMBLE_DATA to a folder with cifar10/train.zip")
-    return test.with_name("train.zip")
-
-
-def check() -> None:
-    """Raise ScriptError if PyTorch or the images are missing."""
-    data()
-    if find_spec("torch") is None:
-        raise ScriptError("training needs PyTorch: make train, or pip install torch torchvision")
-
-
 def students() -> list[Student]:
     """List the students; students of a size are together, because they share its images."""
     return [Student(size, width, way, seed) for size, seed, width, way in product(SIZES, SEEDS, WIDTHS, WAYS)]
@@ -133,7 +116,7 @@ def students() -> list[Student]:
 
 def parts(seconds: float) -> Sequence[Part]:
     """Make each student a part."""
-    school = School(data())
+    school = School(training_images())
     taught = [Part(str(each), partial(school.train, each), vars(each)) for each in students()]
     return [Part(TEACHERS, school.teachers, {"way": TEACHERS, "size": 32}), *taught]
 
@@ -155,19 +138,19 @@ def shown(rows: Rows) -> Rows:
     return sorted(found, key=lambda row: (row["way"] != TEACHERS, -row["size"], row.get("width", 0)))
 
 
-def compare(rows: Rows) -> Mapping[str, Here]:
+def compare(rows: Rows) -> Mapping[str, str]:
     """Compare what smaller images cost, and what the whole recipe gives, at the widest student."""
     wrong = {(row["size"], row["way"]): row["wrong"] for row in rows if row.get("width") == max(WIDTHS)}
     large, small = max(SIZES), min(SIZES)
     best = min((way for size, way in wrong if size == small), key=lambda way: wrong[small, way])
 
-    def errors(size: int, way: str, base: float | None = None) -> Here:
+    def errors(size: int, way: str, base: float | None = None) -> str:
         change = "" if base is None else f", {100 * (wrong[size, way] / base - 1):+.0f} %"
-        return Here(wrong[size, way], f"{wrong[size, way]:.2f} % wrong{change}, {size} pixels, by {way}")
+        return f"{wrong[size, way]:.2f} % wrong{change}, {size} pixels, by {way}"
 
     return {
-        "edge of the images, before": Here(large, f"{large} pixels"),
-        "edge of the images, after": Here(small, f"{small} pixels"),
+        "edge of the images, before": f"{large} pixels",
+        "edge of the images, after": f"{small} pixels",
         "error with large images": errors(large, LABELS),
         "error with small images": errors(small, LABELS, wrong[large, LABELS]),
         "error before the whole recipe": errors(small, LABELS),
@@ -177,9 +160,8 @@ def compare(rows: Rows) -> Mapping[str, Here]:
 
 DISTILLATION = declared(
     "distillation",
-    check=check,
     parts=parts,
     ours=lambda row: row["way"] in {HINTON, DIST},
     shown=shown,
-    compare=compare,
+    computed=compare,
 )

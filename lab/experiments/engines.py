@@ -1,22 +1,19 @@
-"""Inference engines in one process, without a server: PyTorch eager, ONNX Runtime and OpenVINO.
-
-python -m lab.experiments.engines WORKER SECONDS      # a `Worker` as JSON; it begins at a line of the standard input
-"""
+"""Inference engines in one process, without a server: PyTorch eager, ONNX Runtime and OpenVINO."""
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -25,11 +22,10 @@ from deployments.repository.repository import Model, find
 from lab.benchmark.limit import closed_loop, compile_models
 from lab.benchmark.workloads import IMAGENET_NAMES, Precision, workload
 from scripts.errors import ScriptError
-from scripts.shipped import CHECKOUT
 
 CLIENTS, WARM_UP_S = 28, 1.0
-# What a worker prints when it has compiled.
-READY = "ready\n"
+# Of a worker's process: where it waits until all workers have compiled.
+_barriers: list[Any] = []
 Infer = Callable[[], object]
 # Given the threads, and how many images share them at a time: what makes a client's inference of one.
 Engine = Callable[[int, int], Callable[[], Infer]]
@@ -157,48 +153,41 @@ class Worker:
     clients: int = 1
     cpus: tuple[int, ...] = ()
 
-    def work(self, seconds: float) -> None:
-        """Compile, report that, wait for a line, and print the measurement."""
-        if self.cpus:
-            os.sched_setaffinity(0, self.cpus)
-        [network] = [each for each in NETWORKS if each.name == self.network]
+    def work(self, seconds: float) -> dict[str, float]:
+        """Compile, wait until the others have compiled, and measure."""
+        [barrier] = _barriers
+        try:
+            if self.cpus:
+                os.sched_setaffinity(0, self.cpus)
+            [network] = [each for each in NETWORKS if each.name == self.network]
+            engine = ENGINES[self.engine](network, self.precision)
+            ms, images_per_s = timed(engine, self.clients, seconds, self.threads, barrier.wait)
+        except BaseException:
+            barrier.abort()
+            raise
+        return {"ms": ms, "images_per_s": images_per_s}
 
-        def begin() -> None:
-            print(READY, end="", flush=True)
-            sys.stdin.readline()
 
-        engine = ENGINES[self.engine](network, self.precision)
-        ms, images_per_s = timed(engine, self.clients, seconds, self.threads, begin)
-        print(json.dumps({"ms": ms, "images_per_s": images_per_s}))
+def _begin_at(barrier: Any) -> None:
+    _barriers.append(barrier)
 
 
 def together(workers: Sequence[Worker], seconds: float, **environment: str) -> list[dict[str, float]]:
-    """Measure workers at the same time. Raises ScriptError if one of them failed."""
-    command = (sys.executable, "-P", "-m", "lab.experiments.engines")
-    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    options: dict[str, Any] = {**pipes, "env": {**os.environ, **environment}, "text": True, "cwd": CHECKOUT}
-    measured = []
-    with ExitStack() as stack:
-        processes: list[Any] = [
-            stack.enter_context(subprocess.Popen([*command, json.dumps(asdict(each)), str(seconds)], **options))  # noqa: S603
-            for each in workers
-        ]
-        for process in processes:
-            # A framework may print lines of its own first.
-            next((line for line in process.stdout if line == READY), None)
-        # Each reads a line only now, so that all begin together.
-        for process in processes:
-            with suppress(BrokenPipeError):
-                process.stdin.write("\n")
-                process.stdin.flush()
-        for worker, process in zip(workers, processes, strict=True):
-            out, error = process.communicate()
-            if process.returncode or not out:
-                raise ScriptError(
-                    f"{worker.network} by {worker.engine} ended with {process.returncode}: {error[-500:]}"
-                )
-            measured.append(cast(dict[str, float], json.loads(out.splitlines()[-1])))
-    return measured
+    """Measure workers at the same time, each in a process. Raises ScriptError if one of them failed."""
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(len(workers))
+    with (
+        patch.dict(os.environ, environment),
+        ProcessPoolExecutor(len(workers), context, _begin_at, (barrier,)) as pool,
+    ):
+        measuring = [pool.submit(worker.work, seconds) for worker in workers]
+        failed = [(worker, err) for worker, each in zip(workers, measuring, strict=True) if (err := each.exception())]
+    for worker, err in failed:
+        if not isinstance(err, threading.BrokenBarrierError | BrokenProcessPool):
+            raise ScriptError(f"{worker.network} by {worker.engine} failed: {err!r}") from err
+    if failed:
+        raise ScriptError(f"a process of {workers[0].network} by {workers[0].engine} ended: {failed[0][1]!r}")
+    return [each.result() for each in measuring]
 
 
 def figures(network: str, engine: str, precision: Precision, seconds: float, **environment: str) -> dict[str, float]:
@@ -234,7 +223,3 @@ def timed(
     if not taken:
         raise ScriptError(f"no image was computed in {seconds:g} s; give more --seconds")
     return 1000 * float(np.median(taken)), len(taken) / seconds
-
-
-if __name__ == "__main__":
-    Worker(**json.loads(sys.argv[1])).work(float(sys.argv[2]))

@@ -5,23 +5,27 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import yaml
 from tqdm import tqdm
 
 from deployments.cpus import available_cpus
+from ensemble_capacity.load.measure import Row as Measured
 from ensemble_models.dataset import Dataset
 from ensemble_models.options import Table, default_data
 from lab import reported
-from lab.benchmark.workloads import photographs
+from lab.benchmark.workloads import originals
 from lab.pictures import Bars, Chart, Groups
 from lab.reported import Reported
-from lab.rows import Part, Rows, medians, table
+from lab.rows import Part, Row, Rows, filled, measured, medians, table
 from scripts.errors import ScriptError
 from scripts.shipped import CHECKOUT
 
@@ -30,17 +34,9 @@ HEADS = ("reported by", "figure", "model", "hardware", "reported", "here")
 OFTEN_ALIKE = ("model", "hardware")
 
 
-@dataclass(frozen=True)
-class Here:
-    """A figure that was measured here, beside a reported one: None for a finding in words; `text` is for people."""
-
-    value: float | None
-    text: str
-
-
-def beside_reported(figures: Sequence[Reported], here: Mapping[str, Here], differs: str) -> str:
+def beside_reported(figures: Sequence[Reported], here: Mapping[str, str], differs: str) -> str:
     """Write a table of the figures that were measured, and what differs; empty if none was measured."""
-    rows = [(*_described(each), here[each.subject].text) for each in figures if each.subject in here]
+    rows = [(*_described(each), here[each.subject]) for each in figures if each.subject in here]
     if not rows:
         return ""
     columns = dict(zip(HEADS, zip(*rows, strict=True), strict=True))
@@ -87,7 +83,7 @@ class Experiment:
         name: on the command line, on its page and of the picture.
         title: of the picture, with the unit.
         setting: the served models and the sent images.
-        check: raises ScriptError if an extra, a peer or a dataset is missing.
+        needs: the packages and images (`IMAGES_NEEDED`) without which no part is measured.
         parts: that make the rows, by the seconds of each load.
         columns: of the table: headings, each with a template that a row's figures fill in, as `p50, ms {p50_ms:.1f}`,
             with bars between them. A column whose template has no format holds words.
@@ -97,7 +93,9 @@ class Experiment:
         rounds: in each of which every part is measured once.
         shown: makes the rows of the table and the picture from the measured rows, or from their medians.
         notes: sentences below the table, of the rows that are shown.
-        compare: figures of the rows that are shown, by the `subject` of a reported one.
+        row: a template that names a row that is shown.
+        beside: templates of the figures here, by the `subject` of a reported one; `at` has the rows by their names.
+        computed: makes further such figures from the shown rows, where several rows are compared.
         differs: differences from the setup of the reported figures.
         minutes: that a run takes on two cores; `all` leaves out an experiment of hours.
     """
@@ -109,12 +107,14 @@ class Experiment:
     columns: str
     picture: Bars | Callable[[Rows], Groups]
     seconds: float
-    check: Callable[[], object] = lambda: None
+    needs: Sequence[str] = ()
     figures: Sequence[str] = ()
     rounds: int = 1
     shown: Callable[[Rows], Rows] = lambda rows: rows
     notes: Callable[[Rows], Sequence[str]] = lambda rows: ()
-    compare: Callable[[Rows], Mapping[str, Here]] = lambda rows: {}
+    row: str = ""
+    beside: Mapping[str, str] = field(default_factory=dict)
+    computed: Callable[[Rows], Mapping[str, str]] = lambda rows: {}
     differs: str = ""
     minutes: float = 0.0
 
@@ -143,6 +143,27 @@ class Experiment:
     @property
     def _partial(self) -> Path:
         return FOLDER / f"{self.name}.partial.json"
+
+    def check(self) -> None:
+        """Raise ScriptError if a package or images are missing."""
+        packages = [each for each in self.needs if each not in IMAGES_NEEDED]
+        if lacking := [name for name in packages if find_spec(name) is None]:
+            raise ScriptError(f"{', '.join(lacking)} missing: make train, or pip install {EXTRAS}")
+        for each in IMAGES_NEEDED.keys() & self.needs:
+            IMAGES_NEEDED[each]()
+
+    def compare(self, rows: Rows) -> Mapping[str, str]:
+        """Write the figures of the rows that are shown, by the `subject` of a reported one."""
+        told = {subject: filled(text, self._by_name(rows)) for subject, text in self.beside.items()}
+        return {**{subject: text for subject, text in told.items() if text}, **self.computed(rows)}
+
+    def value(self, subject: str, rows: Rows) -> float:
+        """Return the first figure beside a reported one."""
+        name = next(name for _, name, *_ in Formatter().parse(self.beside[subject]) if name)
+        return float(Formatter().get_field(name, (), self._by_name(rows))[0])
+
+    def _by_name(self, rows: Rows) -> Row:
+        return {"at": {self.row.format_map(defaultdict(str, row)): row for row in measured(rows)}}
 
     def stored(self) -> Result | None:
         """Read the result of the last run."""
@@ -225,6 +246,12 @@ def declared(name: str, *, ours: Callable[[Mapping[str, Any]], Any] = lambda row
     return Experiment(name=name, **{**fields, "columns": " | ".join(fields["columns"])})
 
 
+def figures(row: Measured, *names: str) -> Row:
+    """Take figures of a load by their names; its percentiles are called `p50_ms` and so on."""
+    percentiles = {f"{name}_ms": ms for name, ms in row.percentiles_ms.items()}
+    return {name: percentiles[name] if name in percentiles else getattr(row, name) for name in names}
+
+
 def labelled() -> Dataset:
     """Open the labelled images; raises ScriptError if there are none."""
     if (data := default_data()) is None:
@@ -232,9 +259,20 @@ def labelled() -> Dataset:
     return Dataset.open(data)
 
 
-def check_photographs() -> None:
-    """Raise ScriptError if there are no photographs."""
-    photographs("small")
+def training_images() -> Path:
+    """Find the images that the bundled models were trained with; raises ScriptError if there are none."""
+    if (test := default_data()) is None:
+        raise ScriptError("set ENSEMBLE_DATA to a folder with cifar10/train.zip")
+    return test.with_name("train.zip")
+
+
+# By the names of images that an experiment needs: a function that raises ScriptError if there are none.
+IMAGES_NEEDED: dict[str, Callable[[], object]] = {
+    "photographs": originals,
+    "labelled images": labelled,
+    "training images": training_images,
+}
+EXTRAS = "torch torchvision '.[train,quantize,onnxruntime]'"
 
 
 def origin() -> tuple[str, str]:

@@ -30,7 +30,7 @@ from ensemble_capacity.trace.spans import Span, read_traces
 from ensemble_capacity.tune.placements import placed
 from ensemble_serving.transports import NoResponse, Transport, connect
 from lab.benchmark.workloads import photographs, workload
-from lab.experiments.experiment import Here, declared
+from lab.experiments.experiment import declared
 from lab.pictures import Bar, Groups
 from lab.rows import Part, Row, Rows
 from scripts.errors import ScriptError
@@ -211,14 +211,8 @@ def every_way(seconds: float) -> Rows:
     return [{"way": way, "rate": rate, **divided(each, traces)} for (way, rate), each in clients.items()]
 
 
-def check() -> None:
-    """Raise ScriptError if the photographs or the models are missing."""
-    photographs("small")
-    workload("imagenet", "int8")
-
-
-def compare(rows: Rows) -> Mapping[str, Here]:
-    """Compare the extremes of a hop, of what the client adds and of a proxy; and each model's time."""
+def compare(rows: Rows) -> Mapping[str, str]:
+    """Compare the extremes of a hop, of what the client adds and of a proxy."""
     middle = {row["way"]: row for row in rows if row["rate"] == MIDDLE}
     extremes = {
         "hop between two nodes": [ms for row in rows if row["way"] in EDGES for ms in hops(row).values()],
@@ -228,20 +222,16 @@ def compare(rows: Rows) -> Mapping[str, Here]:
         ],
     }
     found = {
-        f"{name} {what}": Here(extreme(values), f"{extreme(values):.2f} ms")
+        f"{name} {what}": f"{extreme(values):.2f} ms"
         for what, values in extremes.items()
         for name, extreme in (("smallest", min), ("largest", max))
         if values
     }
     if direct := middle.get("direct"):
         call = sum(ms for name, ms in hops(direct).items() if "member" in name)
-        found["call of a model, without its inference"] = Here(call, f"{call:.2f} ms by a direct edge")
+        found["call of a model, without its inference"] = f"{call:.2f} ms by a direct edge"
         overhead = {way: sum(hops(middle[way]).values()) + middle[way]["client"] for way in ("inline", "direct")}
-        told = ", ".join(f"{ms:.2f} ms {way}" for way, ms in overhead.items())
-        found["network and serialization in all"] = Here(overhead["direct"], told)
-    for name, what in (("resnet", "ResNet"), ("densenet", "DenseNet")):
-        if ms := middle.get("inline", {}).get("members_ms", {}).get(name):
-            found[f"inference of the {what}"] = Here(ms, f"{ms:.2f} ms, with both models at once")
+        found["network and serialization in all"] = ", ".join(f"{ms:.2f} ms {way}" for way, ms in overhead.items())
     return found
 
 
@@ -256,4 +246,4 @@ def picture(rows: Rows) -> Groups:
     return groups
 
 
-HOPS = declared("hops", check=check, parts=parts, picture=picture, shown=with_parts, compare=compare)
+HOPS = declared("hops", parts=parts, picture=picture, shown=with_parts, computed=compare)

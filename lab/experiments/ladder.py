@@ -1,102 +1,80 @@
-"""From plain Ray Serve, as it comes and as its documentation tunes it, to this application, a measure at a time.
+"""From plain Ray Serve, as it comes and as its documentation tunes it, to this application; and the price of the calls.
 
 Every step of this application keeps those above it. All get the same images from the same clients over HTTP. The
 columns are Locust's. Accuracy is measured on all labelled images, by the server's own decoding, prediction and
-combination.
+combination. The price of a million calls is computed for the machines of a document, at its traffic and at these rates.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from deployments.repository.repository import DEFAULT_ROOT, find
+from ensemble_capacity.cost import HOURS_A_YEAR, INSTANCES, MILLION, TRAFFIC, Instance
 from ensemble_capacity.load.load import Closed
 from ensemble_models.dataset import Dataset, sample
 from ensemble_models.ensembles import Members
 from ensemble_models.tune_cascade import members_of
 from lab.benchmark.systems import OURS, named, running
-from lab.benchmark.workloads import MEMBERS, Placement, Precision, Workload, changed, workload
-from lab.experiments.experiment import Here, declared, labelled
+from lab.benchmark.workloads import MEMBERS, Placement, Precision, Workload, changed, merge, workload
+from lab.experiments.experiment import declared, figures, labelled
+from lab.reported import of
 from lab.rows import Part, Row, Rows
 from scripts.errors import ScriptError
 
-CLIENTS, ROUNDS, EXIT_AT = 32, 3, 0.7
+CLIENTS = 32
 # So many of the labelled images are sent.
 SENT = 1000
 STUDENT = "student"
-# What Serve's documentation has for throughput; `ensemble serve` turns the first one on by itself.
-TUNED = {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1", "RAY_SERVE_ENABLE_HA_PROXY": "1"}
+DECLARED: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
 class Step:
-    """A server to measure.
-
-    Attributes:
-        name: for the table.
-        peer: the name of another server of the benchmark; None for this application, which the others are about.
-        placement: of the nodes.
-        precision: of the members.
-        front: who takes requests: Serve's own HAProxy, or this application's.
-        edges: how separate nodes are called.
-        batch: the most images of a batch; None for the default.
-        members: whose answers are combined.
-        exit_at: of a cascade of them, in their order; None to ask all members of every image.
-        environment: switches of Serve for a peer.
-        times: how much longer than others it is loaded, so that enough requests are answered.
-    """
+    """A server to measure; ladder.yaml describes the fields."""
 
     name: str
     peer: str | None = None
+    times: int = 1
+    environment: Mapping[str, str] = field(default_factory=dict)
     placement: Placement = "separate"
     precision: Precision = "float32"
-    front: str = "direct"
-    edges: str = "direct"
-    batch: int | None = None
-    members: tuple[str, ...] = MEMBERS
-    exit_at: float | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    times: int = 1
+    args: Mapping[str, Any] = field(default_factory=dict)
+    members: Sequence[str] = MEMBERS
 
     @property
-    def switches(self) -> Mapping[str, str]:
-        """Its switches of Serve."""
-        return TUNED if self.peer is None and self.front == "serve" else self.environment
+    def exit_at(self) -> list[float] | None:
+        """The thresholds of the cascade; None if all members are asked about every image."""
+        cascade = self.args.get("ensemble", {}).get("cascade")
+        return cascade and list(cascade["exit_at"])
 
     def edit(self, config: dict[str, Any]) -> None:
         """Change a Serve config of this application, so that it serves this, with one replica of each node."""
-        own: dict[str, Any] = {"front": self.front, "edges": self.edges}
-        if self.exit_at is not None:
-            own["ensemble"] = {"quorum": 1, "cascade": {"order": list(self.members), "exit_at": [self.exit_at]}}
-        if self.batch is not None:
-            own["ingress"] = {"max_batch_size": self.batch, "max_concurrent_batches": 32 // self.batch}
+        args = config["applications"][0]["args"]
         if self.members != MEMBERS:
-            [first, *_] = config["applications"][0]["args"]["members"]
-            own["members"] = [{**first, "name": name} for name in self.members]
-        changed(own, deployment={"autoscaling_config": None, "num_replicas": 1})(config)
+            args["members"] = [{**args["members"][0], "name": name} for name in self.members]
+        changed(self.args, deployment={"autoscaling_config": None, "num_replicas": 1})(config)
 
     def measured(self, images: Images, seconds: float) -> Iterator[Row]:
         """Serve and load it. Raises ScriptError if it did not start, or answered nothing."""
         load, predicted = images.load(self.precision)
         system = OURS[self.placement] if self.peer is None else named([self.peer])[0]
-        with running(system, load, self.edit, self.switches) as server:
+        with running(system, load, self.edit, self.environment) as server:
             row = server.row(load, "http", Closed(CLIENTS), seconds * self.times)
         if not row.requests:
             raise ScriptError(f"no request was answered: {row.first_error}")
         yield {
-            "requests": row.requests,
-            "failed": row.failed,
-            "first_error": row.first_error,
+            **figures(row, "requests", "failed", "first_error", "min_ms", "max_ms", "requests_per_s"),
             "median_ms": row.percentiles_ms["p50"],
             "average_ms": row.mean_ms,
-            "min_ms": row.min_ms,
-            "max_ms": row.max_ms,
-            "requests_per_s": row.requests_per_s,
             **self.accuracy(predicted),
         }
 
@@ -105,31 +83,19 @@ class Step:
         if self.exit_at is None:
             answers, exits = predicted.combined(self.members).argmax(axis=1), None
         else:
-            walk = predicted.walk(self.members, [self.exit_at])
+            walk = predicted.walk(self.members, self.exit_at)
             answers, exits = walk.answers, 100 * sum(walk.stops[:-1])
         return {"top1": 100 * float((answers == predicted.labels).mean()), "exits": exits}
 
 
 def ladder() -> list[Step]:
     """List the steps, from the foot."""
-    plain = [
-        Step("plain Ray Serve as it comes", "chain-untuned", times=6),
-        Step("plain Ray Serve, one thread per model, and its documentation's switches", "chain", environment=TUNED),
-    ]
-    nodes = Step("this application behind Serve's HAProxy, one image at a time", front="serve", edges="handle", batch=1)
-    found = [nodes]
-    changes: list[tuple[str, dict[str, Any]]] = [
-        ("batches", {"batch": None}),
-        ("direct edges", {"edges": "direct"}),
-        ("int8", {"precision": "int8"}),
-        ("one process", {"placement": "colocated"}),
-        ("its own front instead of Serve's HAProxy", {"front": "direct"}),
-        (f"a cascade that ends at {EXIT_AT:g}", {"exit_at": EXIT_AT}),
-        ("the student alone", {"members": (STUDENT,), "exit_at": None}),
-    ]
-    for name, change in changes:
-        found.append(replace(found[-1], name=name, **change))
-    return plain + found
+    found: list[Step] = []
+    for own in DECLARED:
+        args = deepcopy(dict(found[-1].args)) if found else {}
+        merge(args, own.get("args", {}))
+        found.append(replace(found[-1] if found else Step(""), **{**own, "args": args}))
+    return found
 
 
 class Images:
@@ -180,22 +146,69 @@ def notes(rows: Rows) -> list[str]:
     return [f"{row['step']}: the first failure was {row['first_error']!r}." for row in rows if row.get("failed")]
 
 
-def compare(rows: Rows) -> Mapping[str, Here]:
+def compare(rows: Rows) -> Mapping[str, str]:
     """Put the foot and the top of the ladder beside each of the reported ones."""
     found = {}
     for end, row in (("first", rows[0]), ("last", rows[-1])):
         if rate := row.get("requests_per_s"):
             for what in ("food", "image scoring", "receipts"):
-                found[f"{what}, {end}"] = Here(rate, f"{rate:.1f} requests/s")
+                found[f"{what}, {end}"] = f"{rate:.1f} requests/s"
     return found
 
 
 LADDER = declared(
     "ladder",
-    check=labelled,
     parts=parts,
     ours=lambda row: not row["step"].startswith("plain"),
     shown=shown,
     notes=notes,
-    compare=compare,
+    computed=compare,
+)
+
+
+FULL, BUSY = 0.7, (0.7, 0.07)
+# Steps of the experiment `ladder`, and what is served there.
+SETUPS = {
+    "direct edges": "both, float32, a process per node",
+    "int8": "both, int8, a process per node",
+    "its own front instead of Serve's HAProxy": "both, int8, one process",
+    "a cascade that ends at 0.7": "a cascade, int8, one process",
+    "the student alone": "the student, int8, one process",
+}
+LAMBDA = "calls per month up to which Lambda is cheaper than EC2 with Elastic Inference"
+
+
+def costs() -> Rows:
+    """Compute the document's machines at its traffic, and steps of the experiment `ladder` at shares of their rates."""
+    found = [_row(each, TRAFFIC, "reported machines, at 26 pictures a minute") for each in INSTANCES]
+    measured = LADDER.stored()
+    for row in () if measured is None else LADDER.summary(measured.rows):
+        if (name := SETUPS.get(row["step"])) and "error" not in row:
+            # The machine here has no price of its own: the reported CPU machine's is taken.
+            here = Instance(name, INSTANCES[0].dollars_per_hour, row["requests_per_s"])
+            found += [_row(here, busy * row["requests_per_s"], f"here, {busy:.0%} busy") for busy in BUSY]
+    return found
+
+
+def _row(instance: Instance, traffic: float, where: str) -> Row:
+    cost = asdict(instance.cost(traffic, FULL))
+    return {"where": where, "traffic": traffic, **cost.pop("instance"), **cost}
+
+
+def compare_costs(rows: Rows) -> Mapping[str, str]:
+    """Check the reported sums by arithmetic."""
+    cpu, small, gpu = (row["per_million"] for row in rows[: len(INSTANCES)])
+    told = {each.subject: each.value or 0.0 for each in of("cost")}
+    year = told["price of a GPU machine"] * HOURS_A_YEAR * told["GPUs in each of two countries"] * 2
+    per_call = rows[1]["per_month"] / told[LAMBDA] * MILLION
+    return {
+        "saving of the accelerator against the CPU machine": f"{100 * (1 - small / cpu):.0f} %",
+        "price of the GPU machine, in prices of the accelerator machine": f"{gpu / small:.1f} times",
+        LAMBDA: f"so a call of Lambda would cost as much as ${per_call:.2f} per million",
+        "saved in a year, about": f"${year:,.0f} = 1.306 x 24 x 365 x 15 x 2",
+    }
+
+
+COST = declared(
+    "cost", parts=lambda _: [Part("all", costs)], ours=lambda row: "here" in row["where"], computed=compare_costs
 )

@@ -106,7 +106,6 @@ def shown(rows: Rows) -> Rows:
 
 OVERLOAD = declared(
     "overload",
-    check=labelled,
     parts=lambda seconds: [Part("all", lambda: every_setup(seconds))],
     ours=lambda row: row["setup"] != FULL,
     shown=shown,

@@ -20,7 +20,7 @@ from lab import reported
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
 from lab.benchmark.workloads import Workload, changed, originals, square, trivial
 from lab.experiments import forms
-from lab.experiments.experiment import Here, declared
+from lab.experiments.experiment import declared
 from lab.experiments.forms import FORMS, REGION, Form, Pixels, Repeated, answers, region, register, share_memory, shared
 from lab.pictures import Bar, Groups
 from lab.rows import Part, Row, Rows
@@ -116,14 +116,6 @@ def jpeg(image: Pixels) -> bytes:
     return bytes(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1])
 
 
-def check() -> None:
-    """Raise ScriptError if photographs or a package for a form are missing."""
-    originals()
-    for form in FORMS:
-        if form.of == "pixels":
-            form.encode(np.zeros((1, 1, 1, 3), np.uint8), MEMBER)
-
-
 def every_form(seconds: float) -> Rows:
     """Send each form with each number of images, and JPEGs of whole photographs, to one server."""
     pictures, costs = originals(), []
@@ -155,6 +147,7 @@ def shown(rows: Rows) -> Rows:
             if row["server_ms"] is None
             else f"{row['server_ms']:.2f}{'' if row['p50_ms'] else ' (parsing)'}",
             "p50": "not sent" if row["p50_ms"] is None else f"{row['p50_ms']:.1f}",
+            "latency": "not sent" if row["p50_ms"] is None else f"{row['p50_ms']:.1f} ms",
         }
         for row in rows
     ]
@@ -165,38 +158,11 @@ def _alone(rows: Rows) -> dict[str, Row]:
     return {row["form"]: row for row in rows if row["images"] == PIXELS and row["batch"] == 1}
 
 
-def compare(rows: Rows) -> Mapping[str, Here]:
-    """Compare the forms of the document; an overhead is the latency, because the model does no work."""
+def compare(rows: Rows) -> Mapping[str, str]:
+    """Divide the bytes of an image's pixels by the bytes of its JPEG."""
     alone = _alone(rows)
-
-    def latency(form: str) -> Here:
-        p50 = alone[form]["p50_ms"]
-        return Here(p50, "not sent" if p50 is None else f"{p50:.1f} ms")
-
-    floats, decoding = alone[forms.RAW_FLOATS], alone[forms.DECODING]["server_ms"] or 0.0
-    times, doubles = floats["bytes"] / alone[forms.JPEG]["bytes"], latency(forms.DOUBLES)
-    server = alone[forms.DOUBLES]["server_ms"] or 0.0
-    serialized = {name: alone[form]["client_ms"] for name, form in forms.SERIALIZED.items()}
-    return {
-        "overhead of JSON over REST, more than": latency(forms.LISTS),
-        "overhead of Tensor, a vector of doubles, over gRPC": doubles,
-        "Tensor's deserialization": Here(server, f"{server:.1f} ms of CPU of the whole server"),
-        "overhead of Tensor, read by numpy.frombuffer": Here(
-            doubles.value, f"{doubles.text} as above: the server never reads numbers one by one"
-        ),
-        "ListValue against Tensor": Here(None, f"{latency(forms.LIST_VALUE).text}, and {doubles.text} as Tensor"),
-        "bytes of the image for each byte of its JPEG": Here(times, f"{times:.0f} times"),
-        "serialization by NumPy, PyArrow and Protobuf": Here(
-            None, ", ".join(f"{name} {ms:.2f} ms" for name, ms in serialized.items()) + " of CPU of the client"
-        ),
-        "binary payloads against JSON": Here(
-            None, f"binary {latency(forms.BINARY_UINT8).text}, JSON {latency(forms.NESTED).text}"
-        ),
-        "decoding the JPEG by OpenCV": Here(decoding, f"{decoding:.2f} ms"),
-        "traffic of 1,000 float32 images per second": Here(
-            floats["traffic"], f"{floats['traffic']:.2f} Gb/s, computed from the bytes"
-        ),
-    }
+    times = alone[forms.RAW_FLOATS]["bytes"] / alone[forms.JPEG]["bytes"]
+    return {"bytes of the image for each byte of its JPEG": f"{times:.0f} times"}
 
 
 def picture(rows: Rows) -> Groups:
@@ -213,9 +179,8 @@ def picture(rows: Rows) -> Groups:
 
 PAYLOADS = declared(
     "payloads",
-    check=check,
     parts=lambda seconds: [Part("forms", partial(every_form, seconds))],
     picture=picture,
     shown=shown,
-    compare=compare,
+    computed=compare,
 )

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
 
 from ensemble_models.check.served import ask
 from ensemble_models.dataset import Dataset
 from lab import reported
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, running
-from lab.benchmark.workloads import Precision, photographs, workload
+from lab.benchmark.workloads import Precision, workload
 from lab.experiments.engines import CLIENTS, NETWORKS, figures
-from lab.experiments.experiment import Here, declared, labelled
+from lab.experiments.experiment import declared, labelled
 from lab.pictures import Bar, Groups
-from lab.rows import Part, Row, Rows, measured
-from scripts.errors import ScriptError
+from lab.rows import Part, Row, Rows
 
 URLS = {"HTTP": f"http://127.0.0.1:{HTTP_PORT}", "gRPC": f"grpc://127.0.0.1:{GRPC_PORT}"}
 BOTH = "both bundled models"
@@ -27,15 +25,6 @@ CAPPED = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}
 ROUNDS = 3
 # The networks whose times the document has.
 TIMED = ("ResNet-50", "Inception v3")
-NEEDED = ("torch", "torchvision", "onnxscript", "onnxruntime", "nncf")
-
-
-def check() -> None:
-    """Raise ScriptError if a package or the images are missing."""
-    if lacking := [name for name in NEEDED if find_spec(name) is None]:
-        raise ScriptError(f"{', '.join(lacking)} missing: make train, or pip install '.[train,quantize,onnxruntime]'")
-    labelled()
-    photographs("large")
 
 
 def parts(seconds: float) -> Sequence[Part]:
@@ -91,45 +80,14 @@ def joined(rows: Rows) -> Rows:
     return list(found.values())
 
 
-def compare(rows: Rows) -> Mapping[str, Here]:
-    """Compare the times with the same networks', and the accuracy with other models'."""
-    by = {(row["model"], row["way"]): row for row in measured(rows)}
-    found = {}
-
-    def figure(subject: str, model: str, way: str, name: str, unit: str) -> None:
-        if name in (row := by.get((model, way), {})):
-            found[subject] = Here(row[name], f"{row[name]:.2f} {unit}" if unit == "ms" else f"{row[name]:.1f} {unit}")
-
-    for short, model in (("ResNet", "ResNet-50"), ("Inception", "Inception v3")):
-        figure(f"{short}, float32, TensorFlow", model, TORCH, "ms", "ms")
-        for each in PRECISIONS:
-            figure(f"{short}, {each}, OpenVINO", model, OPENVINO.format(each), "ms", "ms")
-    for vnni, way in (("without", WITHOUT_VNNI), ("with", OPENVINO)):
-        for each in PRECISIONS:
-            figure(f"{each} {vnni} VNNI, {CLIENTS} clients", "ResNet-50", way.format(each), "images_per_s", "images/s")
-            figure(f"{each} {vnni} VNNI, one client", "ResNet-50", way.format(each), "ms", "ms")
-    known = {each.subject for each in reported.of("precision")}
-    for each in PRECISIONS:
-        for subject, model in (
-            (f"top-1 of the ResNet, {each}", "bundled ResNet"),
-            (f"top-1 of {each} on the 8180", "bundled ResNet"),
-            (f"top-1 of the DenseNet, {each}", "bundled DenseNet"),
-            (f"top-1 of both, {each}", BOTH),
-        ):
-            if top1 := by.get((model, OPENVINO.format(each)), {}).get("top1"):
-                told = ", ".join(f"{value:.2f} % over {protocol}" for protocol, value in top1.items())
-                found[subject] = Here(top1["HTTP"], told)
-    return {subject: here for subject, here in found.items() if subject in known}
-
-
 def picture(rows: Rows) -> Groups:
     """Draw the latencies, reported and here."""
-    here, groups = compare(rows), []
+    here, groups = PRECISION.compare(rows), []
     for each in reported.of("precision"):
-        if each.unit == "ms" and each.value and (found := here.get(each.subject)) and found.value:
-            bars = Bar("reported", each.value, each.text), Bar("here", found.value, found.text, ours=True)
+        if each.unit == "ms" and each.value and (told := here.get(each.subject)):
+            bars = Bar("reported", each.value, each.text), Bar("here", PRECISION.value(each.subject, rows), told, True)
             groups.append((each.subject, bars))
     return groups
 
 
-PRECISION = declared("precision", check=check, parts=parts, picture=picture, shown=joined, compare=compare)
+PRECISION = declared("precision", parts=parts, picture=picture, shown=joined)

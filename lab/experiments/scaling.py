@@ -17,7 +17,7 @@ from typing import Any
 from deployments.cpus import available_cpus, usable
 from lab.benchmark.systems import HTTP_PORT, OURS, running
 from lab.benchmark.workloads import ROOT, Workload, changed, photographs, workload
-from lab.experiments.experiment import Here, check_photographs, declared
+from lab.experiments.experiment import declared
 from lab.network import Machine, network
 from lab.rows import Part, Row, Rows, measured
 from scripts.errors import ScriptError
@@ -118,7 +118,7 @@ def parts(seconds: float) -> Sequence[Part]:
     return [Part(size.name, partial(size.load, seconds), asdict(size)) for size in sizes]
 
 
-def compare(rows: Rows) -> Mapping[str, Here]:
+def compare(rows: Rows) -> Mapping[str, str]:
     """Compare what cores add, the bytes of an image on the wire, and the clients per replica that suffice."""
     own = measured(rows)
     most: dict[int, float] = {}
@@ -130,22 +130,21 @@ def compare(rows: Rows) -> Mapping[str, Here]:
         cores, rate = max(most.items())
         share = 100 * rate / cores / most[1]
         told = f"with {cores} cores, {share:.0f} % of {cores} times one core's; no machine was added"
-        found["highest rate of linear scaling by added machines"] = Here(rate, f"{rate:.0f} requests/s {told}")
-        found["predictions at that rate"] = Here(2 * rate, f"{2 * rate:.0f} predictions/s, two per request")
+        found["highest rate of linear scaling by added machines"] = f"{rate:.0f} requests/s {told}"
+        found["predictions at that rate"] = f"{2 * rate:.0f} predictions/s, two per request"
     if wired := [row for row in own if "wire_there" in row]:
         bits = max(wired, key=lambda row: row["requests_per_s"])
         traffic = 900 * bits["wire_there"] / bits["requests_per_s"]
-        found["traffic of about 900 images per second"] = Here(
-            traffic, f"{bits['wire_there']:.1f} Mb/s at {bits['requests_per_s']:.0f}, so {traffic:.0f} Mb/s at 900"
-        )
+        there = f"{bits['wire_there']:.1f} Mb/s at {bits['requests_per_s']:.0f}"
+        found["traffic of about 900 images per second"] = f"{there}, so {traffic:.0f} Mb/s at 900"
     if own:
         best = max(own, key=lambda row: row["requests_per_s"])
         alike = [row for row in own if all(row[name] == best[name] for name in ("cores", "replicas", "machines"))]
         enough = next(row for row in alike if row["requests_per_s"] >= REACHED * best["requests_per_s"])
         each = enough["clients"] / enough["replicas"]
         told = f"{each:g} per replica reach {REACHED:.0%} of the highest rate"
-        found["clients per pod at which throughput levels off"] = Here(each, told)
+        found["clients per pod at which throughput levels off"] = told
     return found
 
 
-SCALING = declared("scaling", check=check_photographs, parts=parts, ours=lambda row: True, compare=compare)
+SCALING = declared("scaling", parts=parts, ours=lambda row: True, computed=compare)

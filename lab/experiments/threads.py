@@ -10,16 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from deployments.cpus import available_cpus, usable
 from graph.placement import share_of_threads
 from lab.benchmark.systems import OURS, running
-from lab.benchmark.workloads import MEMBERS, changed, photographs, workload
+from lab.benchmark.workloads import MEMBERS, changed, workload
 from lab.experiments.engines import Worker, together
-from lab.experiments.experiment import Here, declared
+from lab.experiments.experiment import declared
 from lab.rows import Part, Row, Rows, measured
 from scripts.errors import ScriptError
 
@@ -165,23 +164,10 @@ def grid() -> list[Setting]:
     return list(dict.fromkeys(found))
 
 
-def check() -> None:
-    """Raise ScriptError if the photographs or PyTorch are missing."""
-    photographs("small")
-    photographs("large")
-    if find_spec("torch") is None or find_spec("torchvision") is None:
-        raise ScriptError("a network alone needs PyTorch: make train, or pip install torch torchvision")
-
-
 def parts(seconds: float) -> Sequence[Part]:
     """Serve and load every setting."""
     return [
-        Part(
-            str(each),
-            partial(each.load, seconds),
-            {**asdict(each), "default": each.is_default},
-        )
-        for each in grid()
+        Part(str(each), partial(each.load, seconds), {**asdict(each), "default": each.is_default}) for each in grid()
     ]
 
 
@@ -212,7 +198,7 @@ def notes(rows: Rows) -> list[str]:
     ]
 
 
-def compare(rows: Rows) -> Mapping[str, Here]:
+def compare(rows: Rows) -> Mapping[str, str]:
     """Take the same steps here: threads that outnumber the cores, threads matched to cores, and pinned ones.
 
     The document's servers are PyTorch's; a purely neural model is computed by OpenVINO.
@@ -233,12 +219,10 @@ def compare(rows: Rows) -> Mapping[str, Here]:
         "a purely neural model, pinned": (openvino, cores, 1, True),
     }
     return {
-        what: Here(at[key], f"{at[key]:.1f} images/s by {key[0]}: {key[1]} x {key[2]}{', pinned' * key[3]}")
+        what: f"{at[key]:.1f} images/s by {key[0]}: {key[1]} x {key[2]}{', pinned' * key[3]}"
         for what, key in settings.items()
         if key in at
     }
 
 
-THREADS = declared(
-    "threads", check=check, parts=parts, ours=lambda row: row["default"], shown=shown, notes=notes, compare=compare
-)
+THREADS = declared("threads", parts=parts, ours=lambda row: row["default"], shown=shown, notes=notes, computed=compare)

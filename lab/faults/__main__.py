@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from lab.faults.fuzz.command import FUZZ
-from lab.faults.history.command import HISTORY
+from lab.faults.history import HISTORY
 from lab.faults.kills import KILLS
 from lab.faults.refusals import REFUSALS
 from lab.faults.scenarios import FAULTS

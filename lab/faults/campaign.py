@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
+import click
 from tqdm import tqdm
 
-from ensemble_models.options import write_files
-from lab.flags import add_files, check_files
+from ensemble_models.options import Command, file_options, write_files
 from lab.rows import Part, Row, Rows, measured, table
-from scripts.errors import errors_in_one_line, flag_type
-from scripts.flags import described
 from scripts.serve.environment import set_up
 
 
@@ -41,7 +39,7 @@ class Campaign:
         help: of the command.
         columns: see `Experiment.columns`.
         measure: yields rows, by the values of the flags; and first by a fault, where there are several.
-        flags: by name, the options of `add_argument`.
+        flags: by name, the arguments of `click.Option`.
         kind: names the faults in rows and errors.
         faults: of which the command line may choose some.
         failed: whether a row makes the exit status 1.
@@ -62,38 +60,37 @@ class Campaign:
 
     def main(self, arguments: Sequence[str]) -> None:
         """Parse the command line, do every part, and report, also of what ends early."""
-        parser = described(self.help, f"ensemble faults {self.name}".strip())
         names = [each.name for each in self.faults]
-        if names:
-            known = flag_type(str, lambda name: name in names, f"a {self.kind}: {', '.join(names)}")
-            parser.add_argument("names", nargs="*", metavar=self.kind.upper(), type=known, help=", ".join(names))
-        for flag, options in self.flags.items():
-            parser.add_argument(f"--{flag}", **options)
-        add_files(parser, "json", "markdown")
-        args = parser.parse_args(arguments)
-        check_files(parser, args)
+        chosen = [click.Argument(["names"], type=click.Choice(names), nargs=-1, metavar=f"[{self.kind.upper()}]...")]
+        params = [
+            *(chosen if names else []),
+            *(click.Option([name], **options) for name, options in self.flags.items()),
+        ]
+        command = Command(f"faults {self.name}".strip(), params=params, callback=self._run, help=self.help)
+        file_options("json", "markdown")(command).main(list(arguments))
+
+    def _run(self, names: Sequence[str] = (), **given: Any) -> None:
+        files = SimpleNamespace(**{name: given.pop(name) for name in ("json", "markdown")})
+        # Deploying to the servers needs it.
+        set_up()
         rows: Rows = []
-        with errors_in_one_line():
-            # Deploying to the servers needs it.
-            set_up()
-            try:
-                for part in tqdm(self.parts(args), unit="part"):
-                    rows += part.rows()
-            finally:
-                if rows:
-                    found = table(self.columns, self.shown(rows), [*filter(None, map(self.note, measured(rows)))])
-                    found.show()
-                    write_files(args, found, rows)
+        try:
+            for part in tqdm(self.parts(names, given), unit="part"):
+                rows += part.rows()
+        finally:
+            if rows:
+                found = table(self.columns, self.shown(rows), [*filter(None, map(self.note, measured(rows)))])
+                found.show()
+                write_files(files, found, rows)
         if any("error" in row or self.failed(row) for row in rows):
             sys.exit(1)
 
-    def parts(self, args: argparse.Namespace) -> list[Part]:
+    def parts(self, names: Sequence[str], given: Mapping[str, Any]) -> list[Part]:
         """Make a part of each chosen fault, or of all; or one part where a campaign has no list of faults."""
-        given = {flag.replace("-", "_"): getattr(args, flag.replace("-", "_")) for flag in self.flags}
         if not self.faults:
             return [Part("all", partial(self.measure, **given), {"campaign": self.name})]
         return [
             Part(each.name, partial(self.measure, each, **given), {self.kind: each.name, "what": each.what})
             for each in self.faults
-            if each.name in args.names or not args.names
+            if each.name in names or not names
         ]

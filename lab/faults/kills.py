@@ -27,13 +27,13 @@ import psutil
 import yaml
 from tqdm import tqdm
 
+from ensemble_models.options import COUNT, POSITIVE
 from ensemble_serving.transports import NoResponse, Request, is_ready, once
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT
 from lab.benchmark.workloads import ROOT, workload
 from lab.faults.campaign import Campaign
-from lab.flags import at_least_zero
 from lab.rows import Row, Rows, measured
-from scripts.errors import ScriptError, positive
+from scripts.errors import ScriptError
 from scripts.serve.cluster import leftovers
 
 # By what is in its command line, the most particular first: whose process it is.
@@ -225,9 +225,9 @@ KILLS = Campaign(
     help=__doc__,
     measure=measure,
     flags={
-        "kills": {"type": positive, "default": 40, "help": "how many; default: %(default)s"},
-        "seed": {"type": int, "default": 1, "help": "decides which process is killed when; default: %(default)s"},
-        "first": {"type": at_least_zero, "default": 0, "metavar": "NUMBER", "help": "of the first kill"},
+        "--kills": {"type": POSITIVE, "default": 40, "show_default": True, "help": "Number of kills."},
+        "--seed": {"type": int, "default": 1, "help": "Decides which process is killed when; default: 1."},
+        "--first": {"type": COUNT, "default": 0, "metavar": "NUMBER", "help": "Of the first kill."},
     },
     columns="killed {killed} | moment {moment} | kills {kills:d} | healed {healed:d} | ended by itself {ended:d} | "
     "too late {late:d} | cleared away {cleared:d} | failed {failed:d}",

@@ -20,11 +20,11 @@ from ensemble_capacity.load.generator import Generator
 from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import RETRY, Records, between, latency_ms, ok, outcomes, quantile
+from ensemble_models.options import POSITIVE
 from lab.benchmark.systems import HTTP_PORT, OURS, running
 from lab.benchmark.workloads import changed, workload
 from lab.faults.campaign import Campaign, Done
 from lab.rows import Row, Rows
-from scripts.errors import positive
 
 BEST_CLIENTS, BEST_S = 32, 8.0
 TIMES = 3.0
@@ -113,7 +113,7 @@ REFUSALS = Campaign(
     name="refusals",
     help=__doc__,
     measure=measure,
-    flags={"seconds": {"type": positive, "default": 30, "help": "how long each load lasts"}},
+    flags={"--seconds": {"type": POSITIVE, "default": 30, "help": "Seconds of each load; default: 30."}},
     kind="load",
     faults=LOADS,
     columns="load {what} | answers/s {rate:,.0f} | of the best {share:.2f} | refused {refused:,} | "

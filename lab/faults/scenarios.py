@@ -30,13 +30,14 @@ from typing import Any
 import psutil
 from PIL import Image
 
+from ensemble_models.options import POSITIVE
 from ensemble_serving.transports import NoResponse, Request, once
 from lab.benchmark.systems import HTTP_PORT
 from lab.benchmark.workloads import Placement, workload
 from lab.faults.campaign import Campaign, Done
 from lab.faults.stage import CALM_S, RESERVED_CPUS, Stage, part_of, sight, stage
 from lab.rows import Row, Rows
-from scripts.errors import ScriptError, positive
+from scripts.errors import ScriptError
 from scripts.serve.api import ServeApi
 from scripts.serve.haproxy import BEGINNING_BYTES
 
@@ -293,7 +294,7 @@ FAULTS = Campaign(
     name="",
     help=__doc__,
     measure=measure,
-    flags={"clients": {"type": positive, "default": CLIENTS}},
+    flags={"--clients": {"type": POSITIVE, "default": CLIENTS, "show_default": True, "help": "Clients at a time."}},
     kind="scenario",
     faults=SCENARIOS,
     columns="what is done {what} | requests {requests:,} | failed {failed:,} | degraded {degraded:,} | "

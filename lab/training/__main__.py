@@ -1,27 +1,21 @@
-"""Trains a member of the ensemble: a CIFAR-size network, on a GPU if there is one, else on the CPU.
-
-    ensemble train resnet --data train.zip --hold-out 5000 --checkpoint checkpoints/resnet.pt --output models
-    ensemble train student --teachers resnet densenet --data train.zip --checkpoint checkpoints/student.pt
-
-Needs the `train` extra (PyTorch). Stops and resumes at any epoch: the same command continues from the checkpoint. With
-`--output`, the finished model is written into that model repository as version 1, in float16.
-"""
+"""Trains a member of the ensemble: `ensemble train`."""
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 import sys
-from pathlib import Path
-from typing import get_args
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import click
 
 from deployments.repository.repository import DEFAULT_ROOT
+from ensemble_models.options import FILE, Command, option
 from ensemble_models.writing import check_free, check_name, check_replaceable, describe
-from lab.flags import add_flags, from_flags
-from lab.training.recipe import Architecture, Recipe
-from scripts.errors import ScriptError, errors_in_one_line
-from scripts.flags import described
+from lab.training.recipe import Architecture, Recipe, recipe_options
+from scripts.errors import ScriptError
 
 # glibc's numbers for `mallopt`.
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
@@ -36,32 +30,7 @@ def keep_freed_memory() -> None:
         library.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def parser() -> argparse.ArgumentParser:
-    """Make the parser of the command line."""
-    result = described(__doc__)
-    add = result.add_argument
-    add("architecture", choices=get_args(Architecture))
-    add_flags(result, Recipe)
-    add("--data", type=Path, required=True, help="zip file or folder of <class>/*.jpg")
-    add(
-        "--validation",
-        type=Path,
-        help="zip file or folder to measure on after each epoch (default: the held-out images)",
-    )
-    add("--checkpoint", type=Path, required=True, help="written every epoch, resumed from")
-    add("--initial", type=Path, metavar="CHECKPOINT", help="a finished run's weights to begin with")
-    add("--size", type=int, default=32, help="height and width to resize images to, pixels")
-    add("--output", type=Path, metavar="REPOSITORY", help="model repository to export to at the end")
-    add("--name", help="the model's name there (default: the architecture's)")
-    add("--mirror", action="store_true", help="export a model that also looks at the mirror image")
-    add("--replace", action="store_true", help="replace an existing version 1")
-    add("--repository", type=Path, default=DEFAULT_ROOT, help="the teachers' (default: the bundled models)")
-    # The second is its older name.
-    add("--teacher-outputs", "--lessons", type=Path, metavar="FILE", help="keeps the answers about --mixtures")
-    return result
-
-
-def run(recipe: Recipe, args: argparse.Namespace) -> None:
+def run(recipe: Recipe, args: SimpleNamespace) -> None:
     """Train, then export if `args.output` is set.
 
     Raises:
@@ -99,25 +68,38 @@ def run(recipe: Recipe, args: argparse.Namespace) -> None:
         print(f"wrote {describe(folder)}")
 
 
-def main() -> None:
-    """Parse the command line and train."""
-    command = parser()
-    args = command.parse_args()
-    if args.size < SMALLEST:
-        command.error(f"--size must be {SMALLEST} or more")
-    if args.temperature <= 0:
-        command.error("--temperature must be more than 0")
-    if args.width <= 0:
-        command.error("--width must be more than 0")
+@click.command("train", cls=Command)
+@click.argument("architecture", type=click.Choice(get_args(Architecture)))
+@recipe_options
+@option("--data", type=FILE, required=True, help="Zip file or folder of <class>/*.jpg.")
+@option("--validation", type=FILE, help="The same, to measure on after each epoch; default: the held-out images.")
+@option("--checkpoint", type=FILE, required=True, help="Written every epoch, resumed from.")
+@option("--initial", type=FILE, metavar="CHECKPOINT", help="A finished run's weights to begin with.")
+@option("--size", type=click.IntRange(SMALLEST), default=32, help="Height and width to resize images to, pixels.")
+@option("--output", type=FILE, metavar="REPOSITORY", help="Model repository to export to at the end.")
+@option("--name", help="The model's name there; default: the architecture's.")
+@option("--mirror", is_flag=True, help="Export a model that also looks at the mirror image.")
+@option("--replace", is_flag=True, help="Replace an existing version 1.")
+@option("--repository", type=FILE, default=DEFAULT_ROOT, help="The teachers'.")
+@option("--teacher-outputs", "--lessons", type=FILE, metavar="FILE", help="Keeps the answers about --mixtures.")
+def main(**given: Any) -> None:
+    """Train a member of the ensemble: a CIFAR-size network, on a GPU if there is one, else on the CPU.
+
+    ensemble train resnet --data train.zip --hold-out 5000 --checkpoint checkpoints/resnet.pt --output models
+    ensemble train student --teachers resnet densenet --data train.zip --checkpoint checkpoints/student.pt
+
+    Needs the `train` extra (PyTorch). Stops and resumes at any epoch: the same command continues from the checkpoint.
+    With `--output`, the finished model is written into that model repository as version 1, in float16.
+    """
+    args = SimpleNamespace(**given)
     if args.width != 1 and args.architecture != "student":
-        command.error("--width is of the student; the other architectures have one")
+        raise click.UsageError("--width is of the student; the other architectures have one")
     if args.mixtures and args.mix == "none":
-        command.error("--mixtures needs --mix: cutmix, mixup, or either")
+        raise click.UsageError("--mixtures needs --mix: cutmix, mixup, or either")
     if args.teacher_outputs and not (args.mixtures and args.teachers):
-        command.error("--teacher-outputs keeps what --teachers answer about --mixtures; pass both")
+        raise click.UsageError("--teacher-outputs keeps what --teachers answer about --mixtures; pass both")
     keep_freed_memory()
-    with errors_in_one_line():
-        run(from_flags(Recipe, args), args)
+    run(Recipe(**{each.name: given[each.name] for each in fields(Recipe) if each.name in given}), args)
 
 
 if __name__ == "__main__":

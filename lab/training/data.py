@@ -1,8 +1,15 @@
-"""Images for training: decoded, normalized, drawn and augmented as a recipe says."""
+"""Images for training: decoded, normalized, drawn, augmented and mixed as a recipe says.
+
+Images are mixed in each batch, or once beforehand, so that teachers are asked about each once.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +22,169 @@ from tqdm import tqdm
 
 from deployments.contract.preprocessing import Preprocessing
 from deployments.repository.repository import DEFAULT_ROOT
+from deployments.transformer import decoding
 from ensemble_models.dataset import Dataset, decode
-from lab.training.mixtures import Lesson, Mixtures, augment, mix
 from lab.training.recipe import Recipe
 from lab.training.teachers import Teachers
 from scripts.errors import ScriptError
+
+
+def warp(images: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Zoom and translate each image about its centre with reflected borders; `shift` is in pixels, [N,2]."""
+    theta = torch.zeros(len(images), 2, 3, device=images.device)
+    theta[:, 0, 0] = theta[:, 1, 1] = scale
+    theta[:, :, 2] = shift * 2 / images.shape[-1]
+    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
+
+
+def box(images: Tensor, size: Tensor) -> Tensor:
+    """Mark a square about a pixel chosen at random in each image, cut off at the borders: bool [N,1,H,W].
+
+    The images are [N,C,H,W]; `size` is in whole pixels, int64 [N,1,1,1].
+    """
+    n, _, height, width = images.shape
+    above = torch.arange(height, device=images.device).view(1, 1, -1, 1)
+    left = torch.arange(width, device=images.device).view(1, 1, 1, -1)
+    rows = above - torch.randint(height, (n, 1, 1, 1), device=images.device) + size // 2
+    columns = left - torch.randint(width, (n, 1, 1, 1), device=images.device) + size // 2
+    return (rows >= 0) & (rows < size) & (columns >= 0) & (columns < size)
+
+
+def cutout(images: Tensor, size: int) -> Tensor:
+    """Set one square of `size` pixels, anywhere in each image, to zero (DeVries and Taylor 2017)."""
+    return images.masked_fill(box(images, torch.full((len(images), 1, 1, 1), size, device=images.device)), 0.0)
+
+
+def augment(images: Tensor, recipe: Recipe) -> Tensor:
+    """Shift images and cut squares out; with `zoom` also change zoom, contrast and brightness."""
+    n = len(images)
+    shift = torch.randint(-recipe.translate_px, recipe.translate_px + 1, (n, 2), device=images.device).float()
+    if recipe.augmentation == "shift":
+        return cutout(warp(images, torch.ones(n, device=images.device), shift), recipe.cutout_px)
+    scale = 1 + recipe.zoom * (2 * torch.rand(n, device=images.device) - 1)
+    gain = 1 + recipe.contrast * (2 * torch.rand(n, 1, 1, 1, device=images.device) - 1)
+    offset = recipe.contrast * (2 * torch.rand(n, 1, 1, 1, device=images.device) - 1)
+    return cutout(warp(images, scale, shift) * gain + offset, recipe.cutout_px)
+
+
+def mix(images: Tensor, targets: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
+    """Put a part of another image of the batch into some of the images, and the same part of its class into theirs.
+
+    The part is uniform in 0 to 1: with `cutmix` a box of that area, less what falls outside (Yun et al. 2019,
+    arXiv:1905.04899), with `mixup` a share of every pixel (Zhang et al. 2017, arXiv:1710.09412).
+
+    Args:
+        images: float [N,C,H,W].
+        targets: probabilities of the classes, float [N,classes].
+        recipe: which of the two, and the fraction of the images that it is done to.
+    """
+    n = len(images)
+    if recipe.mix == "either":
+        halves = zip(images.tensor_split(2), targets.tensor_split(2), ("cutmix", "mixup"), strict=True)
+        mixed = [mix(some, theirs, replace(recipe, mix=kind)) for some, theirs, kind in halves]
+        return torch.cat([some for some, _ in mixed]), torch.cat([theirs for _, theirs in mixed])
+    others = torch.randperm(n).to(images.device)
+    part = torch.rand(n, 1, 1, 1, device=images.device)
+    part = part * (torch.rand(n, 1, 1, 1, device=images.device) < recipe.mix_probability)
+    if recipe.mix == "cutmix":
+        taken = box(images, (part.sqrt() * images.shape[2]).round().long())
+        part = taken.float().mean((2, 3), keepdim=True)
+        result = torch.where(taken, images[others], images)
+    else:
+        result = torch.lerp(images, images[others], part)
+    return result, torch.lerp(targets, targets[others], part.view(n, 1))
+
+
+# Normalized images, float [n,3,H,W]; the classes' probabilities, float [n,classes]; and what teachers answer to these
+# images, float [n,classes], None where they were not asked.
+Lesson = tuple[Tensor, Tensor, Tensor | None]
+# The same for every run, whatever its own seed, so that runs share the teachers' answers.
+SEED = 0
+AT_ONCE = 500
+
+
+class Mixtures:
+    """The images as they are, and all of them mixed in several ways; their classes, and the teachers' answers."""
+
+    def __init__(
+        self,
+        raw: Tensor,
+        labels: Tensor,
+        classes: int,
+        recipe: Recipe,
+        teachers: Teachers | None,
+        outputs: Path | None = None,
+        size: int | None = None,
+    ) -> None:
+        """Mix images, uint8 [N,3,H,W], of classes int64 [N], and ask the teachers about all; see `answers`.
+
+        Then all are resized to `size`, if it is given.
+        """
+        plain = F.one_hot(labels, classes).float()
+        ways = [(raw, plain)]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(SEED)
+            ways += [_mixed(raw, plain, recipe) for _ in range(recipe.mixtures)]
+        self._probability = recipe.mix_probability
+        self._images = torch.stack([images for images, _ in ways])
+        self._targets = torch.stack([targets for _, targets in ways])
+        self._taught = None if teachers is None else answers(self._images, teachers, outputs)
+        if size is not None:
+            self._images = torch.stack([resized(images, size) for images in self._images])
+
+    def draw(self, rows: Tensor) -> Lesson:
+        """Draw images by their numbers, int64 [n], each as it is or mixed: as `Lesson`, but as pixels, uint8."""
+        mixed = torch.rand(len(rows)) < self._probability
+        ways = torch.randint(1, len(self._images), (len(rows),)) * mixed
+        taught = None if self._taught is None else self._taught[ways, rows]
+        return self._images[ways, rows], self._targets[ways, rows], taught
+
+
+def _mixed(raw: Tensor, targets: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
+    images, mixed = torch.empty_like(raw), torch.empty_like(targets)
+    every = replace(recipe, mix_probability=1.0)
+    # Shuffled, because the images are sorted by class, and each is mixed with one of its part.
+    for rows in torch.randperm(len(raw)).split(AT_ONCE):
+        some, mixed[rows] = mix(raw[rows].float(), targets[rows], every)
+        images[rows] = some.round().byte()
+    return images, mixed
+
+
+def resized(images: Tensor, size: int) -> Tensor:
+    """Resize images, uint8 [N,3,H,W], to size x size as the server does."""
+    if images.shape[2:] == (size, size):
+        return images
+    wanted = Preprocessing((size, size))
+    made = [decoding.resize(image, wanted) for image in images.permute(0, 2, 3, 1).contiguous().numpy()]
+    return torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2)
+
+
+def answers(images: Tensor, teachers: Teachers, file: Path | None) -> Tensor:
+    """Return the teachers' answers to images, uint8 [K,N,3,H,W]: float [K,N,classes]; a file keeps them for other runs.
+
+    Raises ScriptError if the file is of other teachers or images, or holds something else.
+    """
+    key = hashlib.sha256(json.dumps(teachers.provenance()).encode() + images.contiguous().numpy().tobytes()).hexdigest()
+    if file is not None and file.exists():
+        try:
+            with np.load(file) as saved:
+                kept, of = torch.from_numpy(saved["answers"]), str(saved["key"])
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as err:
+            raise ScriptError(f"{file} holds no teachers' answers: {err!r}; name another by --teacher-outputs") from err
+        if of != key:
+            raise ScriptError(f"{file} is of other teachers or images; name another by --teacher-outputs")
+        return kept
+    parts = images.flatten(0, 1).split(AT_ONCE)
+    asked = torch.cat([teachers(part.float()) for part in tqdm(parts, "teachers", unit="batch", delay=1)])
+    result = asked.view(*images.shape[:2], -1)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_name(f"{file.name}.partial.npz")
+        np.savez(partial, key=key, answers=result.numpy())
+        partial.replace(file)
+    return result
+
 
 # From numbers of images, int64 [n], to the images.
 Draw = Callable[[Tensor], Lesson]

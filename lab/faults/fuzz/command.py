@@ -22,7 +22,7 @@ import itertools
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,12 @@ from hypothesis.strategies import SearchStrategy
 from tqdm import tqdm
 
 from deployments.ingress.protocol import services
+from ensemble_models.options import COUNT, POSITIVE
 from lab.faults.campaign import Campaign
-from lab.faults.fuzz.grpc import grpc_inputs
-from lab.faults.fuzz.http import http_inputs, routes
 from lab.faults.fuzz.inputs import FORMATS, MIB, MOST_BYTES, Input, drawn, family, largest
+from lab.faults.fuzz.requests import grpc_inputs, http_inputs, routes
 from lab.faults.fuzz.runner import URL, badness, document, fuzzed
-from lab.flags import at_least_zero
 from lab.rows import Row, Rows, measured
-from scripts.errors import positive
 
 # How much more often than others the inputs of a family are sent.
 SHARES = {"large images": 1, "damaged images": 28, "HTTP": 13, "JSON": 11, "bombs": 10, "forms": 9, "parts": 7}
@@ -95,7 +93,7 @@ def originals(name: str, key: str) -> dict[int, Input]:
     return dict.fromkeys(range(SIDE_BY_SIDE), sent)
 
 
-def sent(minutes: int, inputs: int | None, seed: int, only: list[int] | None, at_once: int) -> Iterator[Row]:
+def sent(minutes: int, inputs: int | None, seed: int, only: Sequence[int], at_once: int) -> Iterator[Row]:
     """Start a server, send it inputs, and yield a row for each; Ctrl-C ends the run, and its rows are reported."""
     # Made before the server is watched, and kept: it takes memory and time as well.
     formats = [name for name in FORMATS if at_once > 1 and not only and largest(name)]
@@ -151,14 +149,14 @@ FUZZ = Campaign(
     help=__doc__,
     measure=sent,
     flags={
-        "minutes": {"type": positive, "default": 10, "help": "how long to send; default: %(default)s"},
-        "inputs": {"type": positive, "help": "send this many inputs, however long it takes"},
-        "seed": {"type": int, "default": 1, "help": "default: %(default)s"},
-        "only": {"type": at_least_zero, "nargs": "+", "metavar": "NUMBER", "help": "send these inputs alone"},
-        "at-once": {
-            "type": positive,
+        "--minutes": {"type": POSITIVE, "default": 10, "help": "How long to send inputs; default: 10."},
+        "--inputs": {"type": POSITIVE, "help": "Send this many inputs, however long it takes."},
+        "--seed": {"type": int, "default": 1, "help": "Of all inputs; default: 1."},
+        "--only": {"type": COUNT, "multiple": True, "metavar": "NUMBER...", "help": "Send these inputs alone."},
+        "--at-once": {
+            "type": POSITIVE,
             "default": 1,
-            "help": f"inputs to send at once; of several, the last are {SIDE_BY_SIDE} large images of each format",
+            "help": f"Inputs to send at once; of several, the last are {SIDE_BY_SIDE} large images of each format.",
         },
     },
     columns="what is sent {family} | inputs {inputs:,} | answered {statuses} | failures {failures:,} | "

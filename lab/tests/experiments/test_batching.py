@@ -7,35 +7,30 @@ import yaml
 
 from graph.config import parse
 from lab import reported
-from lab.experiments import batching
-from lab.experiments.batching import BATCHING, Setting, compare, parts
+from lab.experiments import arrivals
+from lab.experiments.arrivals import BATCHING, settings
 from scripts.shipped import shipped
-
-
-def test_a_setting_is_a_configuration():
-    config = yaml.safe_load(shipped("configs/colocated.yaml").read_text())
-    Setting(4, 5.0).edit(config)
-    ingress = parse(config["applications"][0]["args"]).ingress
-    assert (ingress.max_batch_size, ingress.batch_wait_ms) == (4, 5.0)
 
 
 def test_each_setting_is_sent_each_rate(monkeypatch):
     @contextmanager
     def running(system, load, edit):
-        setting = edit.__self__
-        times = {"p50": 1.0 + setting.wait_ms, "p99": 9.0}
-        row = SimpleNamespace(requests=40, requests_per_s=10.0 * setting.size, failed=0, percentiles_ms=times)
+        config = yaml.safe_load(shipped("configs/colocated.yaml").read_text())
+        edit(config)
+        ingress = parse(config["applications"][0]["args"]).ingress
+        times = {"p50": 1.0 + ingress.batch_wait_ms, "p99": 9.0}
+        row = SimpleNamespace(requests=40, requests_per_s=10.0 * ingress.max_batch_size, failed=0, percentiles_ms=times)
         counts = cycle([Counter({1: 2}), Counter({1: 5, 5: 1})])
         yield SimpleNamespace(row=lambda *_: row, batches=lambda: next(counts))
 
-    monkeypatch.setattr(batching, "running", running)
-    monkeypatch.setattr(batching, "workload", lambda *_: None)
-    rows = BATCHING.summary([row for part in parts(1.0) for row in part.rows()])
+    monkeypatch.setattr(arrivals, "running", running)
+    monkeypatch.setattr(arrivals, "workload", lambda *_: None)
+    rows = BATCHING.summary([row for part in settings(1.0) for row in part.rows()])
     lines = BATCHING.table(rows).lines
     assert len(lines) == 5 * 3
     assert (lines[0][3], lines[0][-1]) == ("120", "2.0")
-    [text] = [here.text for here in compare(rows).values()]
-    assert set(compare(rows)) == {each.subject for each in reported.of("batching")}
+    [text] = BATCHING.compare(rows).values()
+    assert set(BATCHING.compare(rows)) == {each.subject for each in reported.of("batching")}
     assert text.startswith("10.0/s in batches of up to 1, 80.0/s in batches of up to 8")
     assert text.endswith(
         "1.0 ms in batches of up to 32 with a wait of 0, 21.0 ms in batches of up to 32 with a wait of 20"

@@ -4,7 +4,6 @@ from deployments.repository.repository import DEFAULT_ROOT, find
 from lab import reported
 from lab.experiments import distillation
 from lab.experiments.distillation import DIST, HINTON, LABELS, MIXED, WAYS, School, Student, students
-from scripts.errors import ScriptError
 
 
 def test_students_differ_in_what_is_compared_and_in_nothing_else():
@@ -32,17 +31,10 @@ def test_seeds_are_together_beside_those_by_labels():
     assert [each["top1"] for each in shown] == [99, 34, 39, 22, 27]
     assert [each.get("gain") for each in shown] == [None, None, 5, None, 5]
     assert (shown[1]["low"], shown[1]["wrong"], shown[1]["high"]) == (65, 66, 67)
-    found = distillation.compare(shown)
+    found = distillation.DISTILLATION.compare(shown)
     assert set(found) == {each.subject for each in reported.of("distillation")}
-    assert found["error with small images"].text.startswith("78.00 % wrong, +18 %")
-    assert found["error after the whole recipe"].text.startswith("73.00 % wrong, -6 %")
-
-
-def test_missing_pytorch_is_told(monkeypatch):
-    monkeypatch.setattr(distillation, "data", lambda: None)
-    monkeypatch.setattr(distillation, "find_spec", lambda _: None)
-    with pytest.raises(ScriptError, match="make train"):
-        distillation.check()
+    assert found["error with small images"].startswith("78.00 % wrong, +18 %")
+    assert found["error after the whole recipe"].startswith("73.00 % wrong, -6 %")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")

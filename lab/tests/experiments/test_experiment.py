@@ -10,7 +10,7 @@ import pytest
 from lab import reported, rows
 from lab.experiments import __main__ as command
 from lab.experiments import experiment
-from lab.experiments.experiment import BEGIN, END, Experiment, Here, beside_reported
+from lab.experiments.experiment import BEGIN, END, Experiment, beside_reported
 from lab.pictures import Bars
 from lab.reported import DOCUMENTS, Reported
 from lab.rows import Part, medians
@@ -75,12 +75,11 @@ def counted(tmp_path, monkeypatch):
         name="arrivals",
         title="Rate",
         setting="Images",
-        check=lambda: None,
         parts=lambda seconds: [Part("all", lambda: measure(seconds))],
         columns="sent by {way} | rate, 1/s {rate:.1f} | lost {lost:d}",
         picture=Bars("rate", "{way}", "{rate}"),
         seconds=3,
-        compare=lambda rows: {reported.of("arrivals")[0].subject: Here(7, "seven")},
+        computed=lambda rows: {reported.of("arrivals")[0].subject: "seven"},
         differs="all",
     )
     return one, seen, tmp_path
@@ -228,13 +227,13 @@ def test_a_page_without_a_place_for_the_tables_is_reported(counted):
         one.draw()
 
 
-def test_all_that_is_missing_is_told_before_anything_starts(counted):
-    def lacks():
-        raise ScriptError("no such extra")
-
+def test_all_that_is_missing_is_told_before_anything_starts(counted, monkeypatch):
+    monkeypatch.setattr(experiment, "default_data", lambda: None)
     one, seen, _ = counted
-    with pytest.raises(ScriptError, match="arrivals: no such extra; b: no such extra"):
-        command.check([replace(one, check=lacks), replace(one, name="b", check=lacks), one])
+    with pytest.raises(ScriptError, match=r"arrivals: no_such, nor_this missing: make train.*; b: set ENSEMBLE_DATA"):
+        command.check(
+            [replace(one, needs=["no_such", "nor_this"]), replace(one, name="b", needs=["labelled images"]), one]
+        )
     assert seen == []
 
 
@@ -252,14 +251,14 @@ TIME = Reported(INTEL, "Table 1", "time", "ms", 26.9, model="ResNet", hardware="
 
 
 def test_a_column_of_equal_cells_becomes_a_sentence():
-    made = beside_reported([RATE, TIME], {"rate": Here(7, "seven"), "time": Here(1, "a ms")}, "cores")
+    made = beside_reported([RATE, TIME], {"rate": "seven", "time": "a ms"}, "cores")
     assert made.startswith("| reported by | figure | hardware | reported | here |\n")
     assert "| Intel, Table 3 | rate | one | 763 images/s | seven |\n" in made
     assert made.endswith("Every reported figure: model ResNet. Differences here: cores.\n")
 
 
 def test_a_figure_that_was_not_measured_is_listed():
-    made = beside_reported([RATE, TIME], {"rate": Here(7, "seven")}, "cores")
+    made = beside_reported([RATE, TIME], {"rate": "seven"}, "cores")
     assert "| Intel, Table 1 |" not in made
     assert made.endswith("Reported, and not measured here:\n\n- time: 26.9 ms\n")
 

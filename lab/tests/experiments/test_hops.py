@@ -82,9 +82,9 @@ def test_a_row_is_stored(row, tmp_path, monkeypatch):
 def test_every_reported_figure_is_found(row):
     rows = [{**row, "way": way} for way in hops.WAYS]
     rows[0] = {**rows[0], "members_ms": {"resnet": 1.0, "densenet": 2.0}}
-    found = hops.compare(hops.with_parts(rows))
+    found = hops.HOPS.compare(hops.with_parts(rows))
     assert set(found) == {each.subject for each in reported.of("hops")}
-    assert found["largest hop between two nodes"].value == pytest.approx(5)
+    assert found["largest hop between two nodes"] == "5.00 ms"
 
 
 def test_what_a_proxy_adds_is_told_of_the_requests_that_waited_for_it(row):
@@ -94,8 +94,8 @@ def test_what_a_proxy_adds_is_told_of_the_requests_that_waited_for_it(row):
     spans = [replace(span("r", "c", "classify", 0, 50), trace_id="bb" * 16)]
     both = divided([(CLIENT, 100.0), (here, 50.0)], {TRACE: SPANS, here.trace_id: spans})
     assert (both["requests"], both["elsewhere"]) == (2, 1)
-    found = hops.compare(hops.with_parts([row | both | {"way": way} for way in hops.WAYS]))
-    assert found["smallest latency added by a proxy to a model server"].value == pytest.approx(16)
+    found = hops.HOPS.compare(hops.with_parts([row | both | {"way": way} for way in hops.WAYS]))
+    assert found["smallest latency added by a proxy to a model server"] == "16.00 ms"
 
 
 def test_each_member_has_its_own_time(row):

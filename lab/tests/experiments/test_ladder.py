@@ -12,7 +12,7 @@ from lab import reported
 from lab.benchmark.systems import named
 from lab.benchmark.workloads import MEMBERS, Workload
 from lab.experiments import ladder
-from lab.experiments.ladder import LADDER, TUNED, shown
+from lab.experiments.ladder import LADDER, shown
 from scripts.errors import ScriptError
 from scripts.shipped import shipped
 
@@ -27,6 +27,7 @@ ROW = SimpleNamespace(
     requests_per_s=200.0,
 )
 STEPS = ladder.ladder()
+TUNED = STEPS[1].environment
 OURS = [step for step in STEPS if step.peer is None]
 FILES = {"separate": "serve_config.yaml", "colocated": "configs/colocated.yaml"}
 
@@ -41,16 +42,18 @@ def parsed(step):
 @pytest.mark.parametrize("step", OURS, ids=lambda step: step.name)
 def test_a_step_is_a_configuration(step):
     config = parsed(step)
-    assert (config.front, config.edges) == (step.front, step.edges)
-    assert tuple(member.name for member in config.members) == step.members
-    assert step.switches == (TUNED if step.front == "serve" else {})
-    assert step.batch is None or config.ingress.max_batch_size == step.batch
+    assert (config.front, config.edges) == (step.args["front"], step.args["edges"])
+    assert [member.name for member in config.members] == list(step.members)
+    assert step.environment == (TUNED if config.front == "serve" else {})
+    assert ("ingress" in step.args) == (config.ingress.max_batch_size == 1)
+    assert (config.ensemble.cascade is not None) == (step.exit_at is not None)
 
 
 def test_every_step_of_the_ladder_changes_one_thing():
-    own = [vars(step) for step in OURS]
+    own = [{**vars(step), **step.args} for step in OURS]
     for before, after in itertools.pairwise(own):
-        assert len({name for name in after if after[name] != before[name]} - {"name", "exit_at"}) <= 1
+        different = {name for name in (*before, *after) if after.get(name) != before.get(name)}
+        assert len(different - {"name", "args", "ensemble", "environment"}) <= 1
 
 
 def test_every_step_can_be_started_and_has_a_name_of_its_own():
@@ -64,7 +67,8 @@ def test_accuracy_is_that_of_who_was_asked():
     densenet = np.array([[0.8, 0.2], [0.8, 0.2], [0.9, 0.1]], np.float32)
     same = dict.fromkeys(MEMBERS, 1.0)
     predicted = Members({"resnet": resnet, "densenet": densenet}, np.zeros(3, np.int64), same, same)
-    found = [ladder.Step("x", exit_at=exit_at).accuracy(predicted) for exit_at in (None, 0.95, 0.7, 0.5)]
+    cascades = [{"ensemble": {"cascade": {"exit_at": [exit_at]}}} for exit_at in (0.95, 0.7, 0.5)]
+    found = [ladder.Step("x", args=args).accuracy(predicted) for args in ({}, *cascades)]
     assert [each["top1"] for each in found] == pytest.approx([200 / 3, 200 / 3, 200 / 3, 100 / 3])
     assert [each["exits"] for each in found] == [None, *(pytest.approx(exits) for exits in (0, 200 / 3, 100))]
 
@@ -115,14 +119,14 @@ def test_a_server_that_does_not_start_leaves_its_row_and_the_steps_go_on(tmp_pat
 
 def test_the_ends_of_the_ladder_are_compared_with_every_reported_one():
     rows = [{"step": "first", "requests_per_s": 10.0}, {"step": "last", "requests_per_s": 400.0}]
-    found = ladder.compare(rows)
+    found = LADDER.compare(rows)
     assert set(found) == {each.subject for each in reported.of("ladder")}
-    assert found["image scoring, last"].value == 400.0
+    assert found["image scoring, last"] == "400.0 requests/s"
 
 
 def test_a_ladder_whose_foot_was_not_measured_compares_its_top():
     rows = [{"step": "first", "error": "no"}, {"step": "last", "requests_per_s": 400.0}]
-    assert {name.split(", ")[1] for name in ladder.compare(rows)} == {"last"}
+    assert {name.split(", ")[1] for name in LADDER.compare(rows)} == {"last"}
 
 
 def test_without_images_the_ladder_says_what_to_set(monkeypatch):

@@ -1,5 +1,6 @@
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from ensemble_models.check.served import Answers
 from ensemble_models.dataset import Dataset
 from lab import reported
 from lab.experiments import engines, precision
-from lab.experiments.engines import Network, timed
+from lab.experiments.engines import Network, Worker, timed, together
 from scripts.errors import ScriptError
 
 
@@ -50,17 +51,11 @@ def test_every_network_is_computed_by_every_engine_and_the_bundled_ones_have_an_
 
 
 def test_every_reported_figure_is_answered(rows):
-    found = precision.compare(rows)
+    found = precision.PRECISION.compare(rows)
     assert set(found) == {each.subject for each in reported.of("precision")}
-    assert found["ResNet, float32, TensorFlow"].value == 1.0
-    assert found["top-1 of the ResNet, float32"].text == "90.00 % over HTTP, 80.00 % over gRPC"
+    assert found["ResNet, float32, TensorFlow"] == "1.00 ms"
+    assert found["top-1 of the ResNet, float32"] == "90.00 % over HTTP, 80.00 % over gRPC"
     assert [len(bars) for _, bars in precision.picture(rows)] == [2] * 8
-
-
-def test_missing_packages_are_told(monkeypatch):
-    monkeypatch.setattr(precision, "find_spec", lambda name: None if name in {"torch", "nncf"} else name)
-    with pytest.raises(ScriptError, match="torch, nncf missing: make train"):
-        precision.check()
 
 
 @pytest.fixture
@@ -94,6 +89,14 @@ def test_clients_are_computed_at_most_one_on_each_core(monkeypatch):
     timed(engine, 5, 0.5)
     assert started == [(2, 2)]
     assert max(most) <= 2
+
+
+def test_workers_begin_together_and_the_cause_of_a_failure_is_told(monkeypatch):
+    worker = Worker("bundled ResNet", "OpenVINO", "int8", 1)
+    [first, second] = together([worker, worker], 0.2)
+    assert min(first["images_per_s"], second["ms"]) > 0
+    with pytest.raises(ScriptError, match=r"bundled ResNet by nobody failed: KeyError"):
+        together([worker, replace(worker, engine="nobody")], 0.2)
 
 
 def test_a_time_in_which_nothing_ends_is_refused():

@@ -88,7 +88,7 @@ def test_an_unknown_scenario_is_told():
     command = [sys.executable, "-m", "lab.faults", "earthquake"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "must be a scenario: members, " in done.stderr
+    assert "is not one of 'members', " in done.stderr
 
 
 def test_attackers_are_a_process_of_their_own(tmp_path, monkeypatch):

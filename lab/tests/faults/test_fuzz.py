@@ -19,8 +19,8 @@ from deployments.transformer.transformer import TransformerSettings
 from ensemble_capacity.load.records import RIGHT
 from lab.faults.fuzz import inputs as images
 from lab.faults.fuzz.command import LARGE, SHARES, Corpus, families, note
-from lab.faults.fuzz.http import NOBODY, filled, routes
 from lab.faults.fuzz.inputs import CASES, MOST_BYTES, Input, drawn, family
+from lab.faults.fuzz.requests import NOBODY, filled, routes
 from lab.faults.fuzz.runner import Bystander, Runner, Sender, judged, peak, share_of_limit
 from packages.capacity.tests.load.loads import made
 from tests.door import Door

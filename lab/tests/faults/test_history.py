@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lab.faults.history.check import PLANTED, planted, violations
-from lab.faults.history.record import History, Record
+from lab.faults.histories import PLANTED, History, Record, planted, violations
 from lab.faults.stage import Away, InForce
 
 IN_FORCE = (InForce("a", 1, end=50.0), InForce("a", 2, start=49.0), InForce("a", 3, end=30.0))

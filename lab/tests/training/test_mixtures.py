@@ -8,9 +8,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs PyTorch: make train")
 
 from lab.training import __main__ as command  # noqa: E402
-from lab.training.data import TrainingData  # noqa: E402
+from lab.training.data import Mixtures, TrainingData  # noqa: E402
 from lab.training.loop import Run  # noqa: E402
-from lab.training.mixtures import Mixtures  # noqa: E402
 from lab.training.recipe import Recipe  # noqa: E402
 from lab.training.teachers import Teachers  # noqa: E402
 from packages.models.tests.tiny import add, constant  # noqa: E402

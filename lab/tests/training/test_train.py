@@ -16,7 +16,8 @@ from deployments.repository.repository import find, versions  # noqa: E402
 from ensemble_models.dataset import Dataset  # noqa: E402
 from ensemble_models.prediction import predict  # noqa: E402
 from lab.training import __main__ as command  # noqa: E402
-from lab.training import loop, mixtures  # noqa: E402
+from lab.training import data as drawing  # noqa: E402
+from lab.training import loop  # noqa: E402
 from lab.training import recipe as recipes  # noqa: E402
 from lab.training.architectures import ARCHITECTURES, multiplications, network  # noqa: E402
 from lab.training.data import TrainingData, judging_images, load_images  # noqa: E402
@@ -139,7 +140,7 @@ def test_a_file_that_is_no_checkpoint_is_told(tmp_path: Path, draw: Draw) -> Non
 @pytest.mark.parametrize("size", [0, 1, 4, 9])
 def test_cutout_takes_a_square_of_its_size(size: int) -> None:
     torch.manual_seed(0)
-    cut = (mixtures.cutout(torch.ones(200, 3, 32, 32), size) == 0).sum((2, 3))
+    cut = (drawing.cutout(torch.ones(200, 3, 32, 32), size) == 0).sum((2, 3))
     assert cut.max() == size * size  # fewer at the border
     assert (cut[:, :1] == cut).all()
 
@@ -152,7 +153,7 @@ def test_an_images_target_is_mixed_as_the_image_is(kind: str) -> None:
     targets = torch.nn.functional.one_hot(labels, 10).float()
     images = targets.view(1000, 10, 1, 1).expand(1000, 10, 32, 32)
     parts = Recipe("resnet", "shift", 1, seed=1, mix=kind, mix_probability=0.5)
-    mixed, mixed_targets = mixtures.mix(images, targets, parts)
+    mixed, mixed_targets = drawing.mix(images, targets, parts)
     torch.testing.assert_close(mixed.mean((2, 3)), mixed_targets)
     # Of the half, a tenth met its own class.
     assert 0.4 < (mixed_targets.amax(1) < 1).float().mean() < 0.5

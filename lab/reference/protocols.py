@@ -1,16 +1,19 @@
-"""The page on HTTP, made of the OpenAPI document of a server with every feature."""
+"""The pages on HTTP, made of the OpenAPI document of a server with every feature, and on gRPC, made of the protos."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor, ServiceDescriptor
 
 from deployments.contract.batch import Batch
 from deployments.ingress.http import documents
 from deployments.ingress.http.server import documented
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.protocol import Extension, Service
+from deployments.ingress.protocol import Extension, Service, services
 from deployments.ingress.routes import Routes
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
@@ -25,7 +28,7 @@ from lab.reference.pages import code, first_paragraph, kind, table
 CODE = re.compile(r"`\w+`(?=: )")
 
 
-def page() -> str:
+def http() -> str:
     """Write the page: a row for each path, the paths with query, body and errors, and the fields of bodies."""
     document = _document()
     paths, schemas = document["paths"], document["components"]["schemas"]
@@ -94,3 +97,53 @@ def _bodies(schemas: Mapping[str, Any]) -> Iterator[str]:
 def _errors(responses: Mapping[str, Any]) -> str:
     failures = {status: response["description"] for status, response in responses.items() if status != "200"}
     return ", ".join(f"{status} {' '.join(CODE.findall(text))}" for status, text in failures.items())
+
+
+ROOT = Path(__file__).parent.parent.parent
+TYPES = {
+    number: name.removeprefix("TYPE_").lower()
+    for name, number in vars(FieldDescriptor).items()
+    if name.startswith("TYPE_") and isinstance(number, int)
+}
+
+
+def grpc() -> str:
+    """Write the page: services, and then messages by proto."""
+    served = services(None)
+    parts = [*map(_service, served)]
+    for file in dict.fromkeys(service.file for service in served):
+        if (path := _path(file)) is not None:
+            parts += [f"## {Path(path).name}\n", f"[`{path}`](../../{path})\n"]
+            parts += [_message(message) for message in file.message_types_by_name.values() if message.fields]
+    return "\n".join(parts)
+
+
+def _path(file: FileDescriptor) -> str | None:
+    """Find a proto in the checkout; None if it is another project's."""
+    folders = (ROOT, *ROOT.glob("packages/*"), *ROOT.glob("packages/plugins/*"))
+    found = (folder / file.name for folder in folders)
+    return next((str(path.relative_to(ROOT)) for path in found if path.exists()), None)
+
+
+def _service(service: ServiceDescriptor) -> str:
+    rows = [(code(each.name), code(each.input_type.name), code(each.output_type.name)) for each in service.methods]
+    return f"## {service.full_name}\n\n{table(('method', 'request', 'response'), rows)}"
+
+
+def _message(message: Descriptor, above: str = "") -> str:
+    name = f"{above}{message.name}"
+    rows = [(str(field.number), code(field.name), _kind(field)) for field in message.fields]
+    inner = [each for each in message.nested_types if not each.GetOptions().map_entry]
+    text = f"### {name}\n\n{table(('number', 'field', 'type'), rows)}"
+    return "\n".join([text, *(_message(each, f"{name}.") for each in inner)])
+
+
+def _kind(field: FieldDescriptor) -> str:
+    kind = field.message_type or field.enum_type
+    name = kind.name if kind is not None else TYPES[field.type]
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        key, value = field.message_type.fields
+        return f"map of {code(TYPES[key.type])} to {_kind(value)}"
+    repeated = "repeated " if field.is_repeated else ""
+    oneof = "" if field.containing_oneof is None else f", one of {code(field.containing_oneof.name)}"
+    return f"{repeated}{code(name)}{oneof}"

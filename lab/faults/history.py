@@ -23,16 +23,16 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as op
 
+from ensemble_models.options import POSITIVE
 from ensemble_models.writing import write_metadata
 from ensemble_serving.transports import Request, once
 from lab.benchmark.workloads import Edit, Placement, changed, workload
 from lab.faults.campaign import Campaign
-from lab.faults.history.check import PLANTED, Violation, planted, violations
-from lab.faults.history.record import Clients, History
+from lab.faults.histories import PLANTED, Clients, History, Violation, planted, violations
 from lab.faults.scenarios import KILL, SMALL, TWO_OF_EACH, Scenario, lose, lose_replicas, roll, scale
 from lab.faults.stage import InForce, Stage, stage
 from lab.rows import Row, Rows
-from scripts.errors import ScriptError, positive
+from scripts.errors import ScriptError
 
 CLIENTS, REQUESTS = 8, 10_000
 MEMBERS = ("resnet", "densenet")
@@ -210,8 +210,8 @@ HISTORY = Campaign(
     help=__doc__,
     measure=measure,
     flags={
-        "requests": {"type": positive, "default": REQUESTS, "help": "per fault; default: %(default)s"},
-        "seed": {"type": int, "default": 1, "help": "of the images and users; default: %(default)s"},
+        "--requests": {"type": POSITIVE, "default": REQUESTS, "show_default": True, "help": "Per fault."},
+        "--seed": {"type": int, "default": 1, "help": "Of the images and users; default: 1."},
     },
     kind="fault",
     faults=FAULTS,
