@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+from tqdm import tqdm
 
 from ensemble_capacity.load.generator import Generator
 from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
@@ -211,6 +212,11 @@ def stages_ms(timings: list[str]) -> dict[str, float]:
     return {name: sum(each) / len(each) for name, each in sums.items()}
 
 
+def _bar(seconds: float, hidden: bool) -> tqdm[NoReturn]:
+    form = "{percentage:3.0f}%|{bar}| {elapsed} of {total:.0f} s"
+    return tqdm(total=seconds, bar_format=form, leave=False, mininterval=0.5, disable=hidden)
+
+
 def measure(
     target: Target,
     mode: Mode,
@@ -219,17 +225,22 @@ def measure(
     processes: int = 1,
     watched: bool = False,
 ) -> Row:
-    """Load a server by several processes, and count what it uses meanwhile if it is `watched`.
+    """Load a server by several processes; if it is `watched`, show the time, and count what it uses meanwhile.
 
     Raises:
         ScriptError: the load generator did not start.
     """
     usage = Usage(target.url) if watched else None
-    with Generator(target, mode, processes) as generator:
-        generator.run(duration.warm_up_s)
+    length = duration.warm_up_s + duration.seconds
+    with Generator(target, mode, processes) as generator, _bar(length, not watched) as bar:
+
+        def tick() -> None:
+            bar.update(min(time.perf_counter() - generator.began, length) - bar.n)
+
+        generator.run(duration.warm_up_s, tick)
         if usage is not None:
             usage.begin()
-        generator.run(duration.warm_up_s + duration.seconds)
+        generator.run(length, tick)
         figures = Figures() if usage is None else usage.figures()
         begin = generator.began + duration.warm_up_s
         end = min(begin + duration.seconds, time.perf_counter())

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ensemble_models.check import measure, served
-from ensemble_models.check.report import table
+from ensemble_models.check.report import plot, table
 from ensemble_models.dataset import Dataset, sample
 from ensemble_models.ensembles import MethodName
 from ensemble_models.options import (
@@ -16,6 +16,7 @@ from ensemble_models.options import (
     POSITIVE,
     VARIABLE,
     Command,
+    OutputFile,
     data_option,
     default_repository,
     file_options,
@@ -81,11 +82,12 @@ def refuse_contradictions(args: SimpleNamespace) -> None:
 @option("--url", help="Measure this server instead of CONFIG, as http://127.0.0.1:8000.")
 @option("--connections", type=POSITIVE, help=f"Requests in flight, with --url; default: {AT_ONCE}.")
 @file_options("json", "markdown")
+@option("--plot", type=OutputFile(), metavar="FILE", help="PNG or SVG; needs Matplotlib.")
 def main(**given: Any) -> None:
     """Measure top-1 on labelled images, before anything is served or by a running server.
 
     ensemble check my.yaml --data images/
-    ensemble check --data test.zip --members resnet densenet --markdown accuracy.md
+    ensemble check --data test.zip --members resnet densenet --markdown accuracy.md --plot accuracy.svg
     ensemble check --data test.zip --url http://127.0.0.1:8000
     ensemble check --data train.zip --hold-out 5000 --members a b
 
@@ -104,6 +106,8 @@ def main(**given: Any) -> None:
     shown = table(scores, sentences)
     shown.show()
     write_files(args, shown, scores)
+    if args.plot is not None:
+        plot(scores, args.plot)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""How top-1 accuracies are reported: a table and sentences on the ensembles."""
+"""How top-1 accuracies are reported: a table, sentences on the ensembles, and a bar chart."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -13,6 +15,7 @@ from deployments.contract.payload import Probabilities
 from ensemble_models.options import Table
 from ensemble_models.statistics import Interval, calibration_error, paired
 from graph.features.proportion import wilson
+from scripts.errors import ScriptError
 
 ENSEMBLE = "ensemble"
 HEADINGS = ("model", "version", "precision", "top-1, %", "95 % interval", "ECE, %", "images")
@@ -77,3 +80,38 @@ def gain(ensemble: Score, members: Sequence[Score], difference: Interval | None 
         return sentence
     share = points / (100 - best.top1)
     return f"{sentence}; it makes {abs(share):.1%} {'fewer' if share >= 0 else 'more'} errors than that member"
+
+
+def plot(scores: Sequence[Score], path: Path) -> None:
+    """Write a bar chart, a group for each model and a bar for each precision, as PNG or SVG by the file's name.
+
+    Raises:
+        ScriptError: Matplotlib is missing, or writes no such file.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as err:
+        raise ScriptError("--plot needs Matplotlib: pip install matplotlib") from err
+    names = list(dict.fromkeys(score.name for score in scores))
+    precisions = list(dict.fromkeys(score.precision for score in scores))
+    width = 0.8 / len(precisions)
+    figure = Figure(figsize=(2 + 1.4 * len(names), 4), layout="constrained")
+    axes = figure.subplots()
+    for shift, kind in enumerate(precisions):
+        # The latest version of a precision.
+        heights = {score.name: score.top1 for score in scores if score.precision == kind}
+        offset = (shift - (len(precisions) - 1) / 2) * width
+        bars = axes.bar([names.index(name) + offset for name in heights], list(heights.values()), width, label=kind)
+        axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=9)
+    floor = max(0, 5 * (math.floor(min(score.top1 for score in scores) / 5) - 1))
+    axes.set_ylim(floor, 100)
+    axes.set_ylabel("top-1, %" if floor == 0 else f"top-1, % (the axis starts at {floor})")
+    axes.set_xticks(range(len(names)), names)
+    axes.set_title(f"{max(score.images for score in scores):,} images")
+    axes.legend(loc="upper left", ncols=len(precisions), frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    try:
+        # Without the date the same results give the same file.
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    except ValueError as err:
+        raise ScriptError(f"can't draw {path}: {err}") from err

@@ -299,6 +299,17 @@ def test_the_table_is_written_as_markdown_and_json(
     assert "20.00" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_the_plot_is_written(
+    repository: Path, draw: Draw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    pytest.importorskip("matplotlib")
+    run(monkeypatch, "--data", draw(COUNTS), "--repository", repository, "--plot", tmp_path / f"t.{suffix}")
+    start = (tmp_path / f"t.{suffix}").read_bytes()[:5]
+    assert start == (b"<?xml" if suffix == "svg" else b"\x89PNG\r")
+    assert b"<dc:date>" not in (tmp_path / f"t.{suffix}").read_bytes()
+
+
 def test_mistakes_end_in_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
