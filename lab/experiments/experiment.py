@@ -22,7 +22,7 @@ from ensemble_capacity.load.measure import Row as Measured
 from ensemble_models.dataset import Dataset
 from ensemble_models.options import Table, default_data
 from lab import reported
-from lab.benchmark.workloads import originals
+from lab.benchmark.workloads import imagenet_models, originals
 from lab.pictures import Bars, Chart, Groups
 from lab.reported import Reported
 from lab.rows import Part, Row, Rows, filled, measured, medians, table
@@ -83,7 +83,7 @@ class Experiment:
         name: on the command line, on its page and of the picture.
         title: of the picture, with the unit.
         setting: the served models and the sent images.
-        needs: the packages and images (`IMAGES_NEEDED`) without which no part is measured.
+        needs: the packages, images and models (`DATA_NEEDED`) without which no part is measured.
         parts: that make the rows, by the seconds of each load.
         columns: of the table: headings, each with a template that a row's figures fill in, as `p50, ms {p50_ms:.1f}`,
             with bars between them. A column whose template has no format holds words.
@@ -145,12 +145,12 @@ class Experiment:
         return FOLDER / f"{self.name}.partial.json"
 
     def check(self) -> None:
-        """Raise ScriptError if a package or images are missing."""
-        packages = [each for each in self.needs if each not in IMAGES_NEEDED]
+        """Raise ScriptError if a package, images or models are missing; models are made if they can be."""
+        packages = [each for each in self.needs if each not in DATA_NEEDED]
         if lacking := [name for name in packages if find_spec(name) is None]:
             raise ScriptError(f"{', '.join(lacking)} missing: make train, or pip install {EXTRAS}")
-        for each in IMAGES_NEEDED.keys() & self.needs:
-            IMAGES_NEEDED[each]()
+        for each in DATA_NEEDED.keys() & self.needs:
+            DATA_NEEDED[each]()
 
     def compare(self, rows: Rows) -> Mapping[str, str]:
         """Write the figures of the rows that are shown, by the `subject` of a reported one."""
@@ -266,13 +266,14 @@ def training_images() -> Path:
     return test.with_name("train.zip")
 
 
-# By the names of images that an experiment needs: a function that raises ScriptError if there are none.
-IMAGES_NEEDED: dict[str, Callable[[], object]] = {
+# By the names of images and models that an experiment needs: a function that raises ScriptError if there are none.
+DATA_NEEDED: dict[str, Callable[[], object]] = {
     "photographs": originals,
     "labelled images": labelled,
     "training images": training_images,
+    "ImageNet's networks": imagenet_models,
 }
-EXTRAS = "torch torchvision '.[train,quantize,onnxruntime]'"
+EXTRAS = "torch torchvision pyarrow '.[train,quantize,onnxruntime]'"
 
 
 def origin() -> tuple[str, str]:

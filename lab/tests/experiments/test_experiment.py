@@ -237,6 +237,17 @@ def test_all_that_is_missing_is_told_before_anything_starts(counted, monkeypatch
     assert seen == []
 
 
+@pytest.mark.parametrize("name", ["hops", "scaling"])
+def test_networks_that_can_not_be_made_are_told_before_anything_starts(name, monkeypatch):
+    def fail():
+        raise ScriptError("no NNCF")
+
+    monkeypatch.setitem(experiment.DATA_NEEDED, "photographs", lambda: None)
+    monkeypatch.setitem(experiment.DATA_NEEDED, "ImageNet's networks", fail)
+    with pytest.raises(ScriptError, match=f"{name}: no NNCF"):
+        command.check([command.EXPERIMENTS[name]])
+
+
 def test_an_unknown_name_lists_the_names(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["experiments", "none"])
     with pytest.raises(SystemExit):
