@@ -14,7 +14,6 @@ from http import HTTPStatus
 from pathlib import Path
 from types import FrameType
 from typing import Any
-from urllib.request import Request
 
 import psutil
 
@@ -222,7 +221,7 @@ def greet(
 
 def health(url: str) -> Answer:
     """Ask the server at this root about its readiness; raise OSError if it does not answer."""
-    return send(Request(f"{url}/v2/health/ready"), timeout_s=5)  # noqa: S310
+    return send(f"{url}/v2/health/ready", timeout_s=5)
 
 
 def wait_until_ready(api: ServeApi, cluster: Cluster, logs: Logs, url: str, stop: threading.Event) -> None:

@@ -39,3 +39,23 @@ def test_who_does_not_answer_has_refused_nothing(monkeypatch):
     monkeypatch.setattr(api, "START_TIMEOUT_S", 0.0)
     with pytest.raises(ScriptError, match=r"^no server answers at http://127\.0\.0\.1:9/?: .*; is it running"):
         ServeApi("http://127.0.0.1:9").deploy({})
+
+
+def test_a_token_stays_with_the_server_that_was_asked(monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    with HttpServer() as other, HttpServer(lambda _: Reply(302, b"", {"Location": other.url})) as server:
+        assert ServeApi(server.url).applications() == []
+        assert (len(server.asked), other.asked) == (1, [])
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_an_answer_that_breaks_off_is_no_answer(monkeypatch, status):
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "x")
+    monkeypatch.setattr(api, "START_TIMEOUT_S", 0.0)
+    broken = Reply(status, b"no chunk", {"Transfer-Encoding": "chunked"}, close=True)
+    with (
+        HttpServer(lambda _: broken) as server,
+        pytest.raises(ScriptError, match=r"^no server answers.* can't be read"),
+    ):
+        ServeApi(server.url).deploy({})
