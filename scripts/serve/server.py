@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -19,6 +19,7 @@ import psutil
 
 from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING, host_address, is_in_cluster
 from deployments.contract.names import INGRESS
+from deployments.doors import FEATURES, names
 from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.serve import deploy, machines
@@ -41,11 +42,13 @@ LOOK_EVERY_S = 1.0
 UNHEALTHY, HEALTHY = "UNHEALTHY", "every deployment is healthy again"
 # A start that takes longer prints what it waits for, and again whenever that has changed.
 QUIET_S = 15.0
+# The feature that has something to see at `/`.
+PAGE = "page"
 READY = """Ready. Try:
 
     curl {flags}-H 'Content-Type: image/jpeg' --data-binary @{sample} {url}/classify
 
-Page: {url}/   Documentation: {url}/docs   gRPC: {grpc}   Models: {models}   Stop: Ctrl-C
+{page}Documentation: {url}/docs   gRPC: {grpc}   Models: {models}   Stop: Ctrl-C
 Logs: {logs}   Metrics: {metrics}
 For `serve status`, `ensemble deploy` and handles in another shell:
 
@@ -209,6 +212,7 @@ def greet(
             flags=f"{key}{trust}",
             sample=shipped("tests/cat.jpg"),
             url=url,
+            page=f"Page: {url}/   " if has_page(config) else "",
             grpc=grpc,
             models=", ".join(map(str, models)),
             file=file,
@@ -217,6 +221,13 @@ def greet(
         ),
         flush=True,
     )
+
+
+def has_page(config: Mapping[str, Any]) -> bool:
+    """Tell whether the page is installed, and no application of a Serve config turns it off."""
+    arguments = [each.get("args") or {} for each in config["applications"]]
+    sections = [(args.get("features") or {}).get(PAGE) or args.get(PAGE) or {} for args in arguments]
+    return PAGE in names(FEATURES) and all(each.get("enabled", True) for each in sections)
 
 
 def health(url: str) -> Answer:

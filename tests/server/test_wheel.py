@@ -145,6 +145,7 @@ def test_it_serves(python, tmp_path):
     assert str(python.parent.parent) in package
     assert str(python.parent.parent) in config
     with open(config) as stream, Server(yaml.safe_load(stream), python=python) as server:
+        assert "Page:" not in server.log()
         picture = next(line for line in server.log().splitlines() if "curl" in line).split("@")[1].split()[0]
         assert str(python.parent.parent) in picture
         with open(picture, "rb") as image:
