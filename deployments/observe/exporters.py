@@ -32,7 +32,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> SpanProcess
     an endpoint for it is set, else `none`.
 
     Raises:
-        ConfigurationError: there is no such exporter, or no such OTLP protocol.
+        ConfigurationError: there is no such exporter, or no such OTLP protocol, or the exporter can't be made.
     """
     endpoint = environment.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or environment.get("OTEL_EXPORTER_OTLP_ENDPOINT")
     name = environment.get("OTEL_TRACES_EXPORTER", "").strip() or ("otlp" if endpoint else "none")
@@ -63,7 +63,11 @@ def _exporter(name: str) -> SpanExporter:
         raise ConfigurationError(
             f"OTEL_TRACES_EXPORTER: {name!r} is none of {sorted({'otlp', 'none', *installed.names})}{hint}"
         )
-    made: SpanExporter = installed[name].load()()
+    try:
+        made: SpanExporter = installed[name].load()()
+    # What a package of others raises may be anything.
+    except Exception as err:
+        raise ConfigurationError(f"OTEL_TRACES_EXPORTER: {name!r} can't be used: {type(err).__name__}: {err}") from err
     return made
 
 

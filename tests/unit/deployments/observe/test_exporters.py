@@ -95,3 +95,10 @@ def test_a_bare_install_names_the_package_that_writes_files(monkeypatch):
     monkeypatch.setattr(exporters, "entry_points", lambda group: EntryPoints([console]))
     with pytest.raises(ConfigurationError, match="'file' is part of ensemble-capacity, which is not installed here"):
         from_environment({"OTEL_TRACES_EXPORTER": "file"})
+
+
+def test_an_exporter_that_can_not_be_made_is_told_with_its_reason(monkeypatch):
+    broken = EntryPoint("broken", "json:loads", exporters.EXPORTERS)
+    monkeypatch.setattr(exporters, "entry_points", lambda group: EntryPoints([broken]))
+    with pytest.raises(ConfigurationError, match="'broken' can't be used: TypeError: loads"):
+        from_environment({"OTEL_TRACES_EXPORTER": "broken"})
