@@ -18,7 +18,8 @@ SCRIPT = """
 import json, os, random, sys
 import numpy
 import ray
-threads = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("Threads"))
+status = open(f"/proc/{os.getppid()}/status")
+threads = next(int(line.split()[1]) for line in status if line.startswith("Threads"))
 told = {
     "arguments": sys.argv[1:], "folder": os.getcwd(), "path": sys.path[0], "name": __name__,
     "environment": dict(os.environ), "group": os.getpgrp() == os.getpid(), "threads": threads,
@@ -68,7 +69,8 @@ def test_a_forked_process_is_as_a_started_one(forks, script, tmp_path):
     assert (told["folder"], told["path"], told["name"]) == (str(tmp_path), str(script.parent), "__main__")
     assert {"A": "b", "EMPTY": ""}.items() <= told["environment"].items()
     assert "RAY_JOB_ID" not in told["environment"]
-    # It has imported Ray and Serve, without a thread that a fork would lack, nothing that an upgrade of ours changes.
+    # It has imported Ray and Serve, nothing that an upgrade of ours changes; and the fork server, its parent, has no
+    # thread that a fork would lack.
     assert (told["ray"], told["threads"], told["ours"]) == (True, 1, [])
     # Ray kills the group of a worker that ends.
     assert told["group"]
