@@ -32,8 +32,15 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
 )
 # A server that has as many calls as it takes refuses a further one unseen: https://www.rfc-editor.org/rfc/rfc9113
 REFUSED_STREAM = "RST_STREAM with error code 7"
-# How grpcio begins what no gRPC server has said: a proxy answered in its place, or the connection ended.
-NOT_OF_THE_SERVER = ("Received http2 header with status", "Received RST_STREAM", "Socket closed", "Stream removed")
+# How grpcio begins what no gRPC server has said: there was none, a proxy answered in its place, or the connection ended.
+UNREACHED = "failed to connect"
+NOT_OF_THE_SERVER = (
+    UNREACHED,
+    "Received http2 header with status",
+    "Received RST_STREAM",
+    "Socket closed",
+    "Stream removed",
+)
 LATER_S = 1.0
 
 # A name that ends in `-bin` has bytes: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
@@ -112,7 +119,7 @@ class Grpc:
             return None
         is_lost = details.startswith(NOT_OF_THE_SERVER) or channel.get_state() is not grpc.ChannelConnectivity.READY
         if code is Code.UNAVAILABLE and is_lost:
-            if "failed to connect" in details:
+            if UNREACHED in details:
                 raise NoConnection(f"no connection to {self._server.host}:{self._server.port}: {details}")
             raise NoResponse(f"the server closed the connection: {details}")
         if code is Code.RESOURCE_EXHAUSTED and self._server.most_bytes is not None and "larger than max" in details:

@@ -110,6 +110,15 @@ async def test_a_server_that_goes_away_answers_what_it_has_and_is_not_asked_agai
         await transport.close()
 
 
+async def test_a_refused_connection_is_none_also_if_the_next_one_came_meanwhile():
+    refused = grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses; last error: refused", ()
+    with GrpcServer(lambda method, content: refused) as server:
+        transport = connect(server.url)
+        with pytest.raises(NoConnection, match="refused"):
+            await transport.send(Request(PATH))
+        await transport.close()
+
+
 # A proxy that has no server behind it answers so, and not as gRPC does.
 PROXY = """
 defaults
