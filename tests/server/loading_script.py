@@ -56,6 +56,13 @@ def settled(versions, missing):
     return [*last, row]
 
 
+def unready(model):
+    """Wait until many answers in a row, over both protocols, say that a model is not ready."""
+    row, give_up = 0, time.monotonic() + 60
+    while row < IN_A_ROW and time.monotonic() < give_up:
+        row = 0 if http.is_model_ready(model) or grpc.is_model_ready(model) else row + 1
+
+
 def refused(call, *arguments, **options):
     try:
         call(*arguments, **options)
@@ -95,6 +102,7 @@ try:
     ]
     grpc.unload_model("apart")
     steps["unloaded"] = settled({"inside": 2}, {"apart": "unloaded"})
+    unready("apart")
     steps["ready"] = [client.is_model_ready(name) for client in (http, grpc) for name in ("ensemble", "apart")]
     steps["ready"] += [http.is_server_ready(), grpc.is_server_ready()]
     steps["index"] = {each["name"]: [each["state"], each.get("reason", "")]

@@ -38,7 +38,7 @@ def load(tmp_path, *arguments):
     ],
     ids=" ".join,
 )
-def test_every_protocol_is_loaded_and_what_the_server_reports_is_shown(server, tmp_path, arguments):
+def test_every_protocol_is_loaded_and_the_servers_processes_are_watched(server, tmp_path, arguments):
     scheme, path, *flags = arguments
     url = server.url if scheme == "http" else f"grpc://{server.grpc}"
     [row] = load(tmp_path, url + path, *flags)["rows"]
@@ -47,9 +47,6 @@ def test_every_protocol_is_loaded_and_what_the_server_reports_is_shown(server, t
     # Every process of the server is seen, from the one that listens on.
     assert {"haproxy", "gcs_server"} <= set(row["server"]["cpu_s"])
     assert any(name.startswith("ray::ServeReplica") for name in row["server"]["memory_mb"])
-    if scheme == "http":
-        assert row["server"]["parts_us"]["compute_infer"] > 0
-        assert sum(row["server"]["batches"].values()) > 0
 
 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
