@@ -1,3 +1,4 @@
+import asyncio
 import json
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -5,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from ensemble_models.dataset import Dataset
 from graph.config import parse
 from lab.experiments import overload
 from lab.experiments.overload import SETUPS, summary
@@ -17,34 +17,52 @@ from tests.local_servers import HttpServer, Reply
 @pytest.mark.parametrize("name", SETUPS)
 def test_a_setup_is_a_configuration(name):
     system, edit = SETUPS[name]
-    config = yaml.safe_load(shipped(system.file or f"configs/{system.name}.yaml").read_text())
+    file = "configs/photographs.yaml" if system.name == "cascade" else f"configs/{system.name}.yaml"
+    config = yaml.safe_load(shipped(file).read_text())
     edit(config)
-    args = parse(config["applications"][0]["args"])
-    ensemble = args.ensemble
-    assert args.ingress.max_batch_size == overload.LARGEST_BATCH
-    assert (ensemble.cascade is not None) == (name != "both members")
+    ensemble = parse(config["applications"][0]["args"]).ensemble
+    assert (ensemble.cascade is not None) == (name != overload.FULL)
     assert (ensemble.under_load is not None) == ("for load" in name)
 
 
-def test_each_setup_is_sent_as_much_more_than_the_first_can_answer(monkeypatch, draw):
+def test_each_setup_is_sent_multiples_of_what_all_members_can_answer(monkeypatch, tmp_path):
     sent, answers = [], [{"requests_per_s": rate} for rate in (80.0, 100.0, 90.0)]
+    for name in ("b", "a"):
+        (tmp_path / "photos").mkdir(exist_ok=True)
+        (tmp_path / "photos" / name).write_bytes(name.encode())
 
     @contextmanager
     def running(*_):
         yield SimpleNamespace(load=lambda *_: answers.pop(0))
 
     def overloaded(images, rate, seconds):
-        sent.append((len(images), rate, seconds))
+        sent.append((images, rate, seconds))
         return {**summary(made(*((n / 10, n / 10, n / 10 + 0.1, 503 if n % 2 else 200, 0) for n in range(20))))}
 
+    async def answered(images):
+        return ["cat", "dog"]
+
+    monkeypatch.setenv("ENSEMBLE_DATA", str(tmp_path))
     monkeypatch.setattr(overload, "running", running)
     monkeypatch.setattr(overload, "overloaded", overloaded)
-    monkeypatch.setattr(overload, "labelled", lambda: Dataset.open(draw({"cat": 2, "dog": 1})))
+    monkeypatch.setattr(overload, "answered", answered)
     monkeypatch.setattr(overload, "workload", lambda *_: None)
     rows = overload.shown(list(overload.every_setup(2)))
-    assert sent == 4 * [(3, 150.0, 2)]
-    assert [row["setup"] for row in rows] == list(SETUPS)
-    assert [row["share"] for row in rows] == 4 * [50.0]
+    images = [(b"a", "cat"), (b"b", "dog")]
+    assert sent == 3 * [(images, 150.0, 2), (images, 300.0, 2)]
+    assert [(row["setup"], row["times"]) for row in rows] == [(name, times) for name in SETUPS for times in (1.5, 3)]
+    assert [row["share"] for row in rows] == 6 * [50.0]
+
+
+def test_labels_come_from_a_server_in_the_order_of_the_images(monkeypatch):
+    def answer(asked):
+        rest = {"index": 0, "probability": 1.0, "top": [], "model_versions": {}, "trace_id": "0" * 32}
+        return Reply(200, json.dumps({"label": asked.body.decode(), **rest}).encode())
+
+    with HttpServer(answer) as server:
+        monkeypatch.setattr(overload, "HTTP_PORT", server.port)
+        found = asyncio.run(overload.answered([b"a", b"b", b"c"]))
+    assert found == ["a", "b", "c"]
 
 
 def test_what_comes_back_is_told_and_when_the_load_is_forgotten(monkeypatch):
@@ -59,7 +77,7 @@ def test_what_comes_back_is_told_and_when_the_load_is_forgotten(monkeypatch):
     assert 120 < told["sent"] < len(server.asked)
     assert told["failed"] == 0
     assert told["refused"] == pytest.approx(told["sent"] / 5, abs=2)
-    assert 30 < told["top1"] < 70
+    assert 30 < told["alike"] < 70
     assert 0 < told["shed"] < 30
     assert told["shed_until_s"] == 0.0
 
