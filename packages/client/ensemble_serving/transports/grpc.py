@@ -32,7 +32,7 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
 )
 # A server that has as many calls as it takes refuses a further one unseen: https://www.rfc-editor.org/rfc/rfc9113
 REFUSED_STREAM = "RST_STREAM with error code 7"
-# How grpcio begins what no gRPC server has said: there was none, a proxy answered in its place, or the connection ended.
+# How grpcio begins what no gRPC server has said: there was none, a proxy answered, or the connection ended.
 UNREACHED = "failed to connect"
 NOT_OF_THE_SERVER = (
     UNREACHED,
