@@ -30,7 +30,7 @@ class Arrivals:
     Attributes:
         rate: requests per second, on average.
         process: `constant` spaces them evenly, `poisson` independently.
-        times: recorded ones, seconds from the first; they replace the two above.
+        times: given ones, seconds from the first; they replace the two above.
         seed: the same one gives the same times.
     """
 
@@ -40,7 +40,7 @@ class Arrivals:
     seed: int = 0
 
     def offsets(self) -> Iterator[float]:
-        """Yield the times at which requests are due, seconds from the begin; without end unless they were recorded."""
+        """Yield the times at which requests are due, seconds from the begin; without end unless they are given."""
         if self.times is not None:
             yield from self.times
             return

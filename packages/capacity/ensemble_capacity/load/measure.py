@@ -11,7 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ensemble_capacity.load.generator import Generator
-from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
+from ensemble_capacity.load.load import Closed, Mode, Target
 from ensemble_capacity.load.machine import Figures, Usage
 from ensemble_capacity.load.records import (
     DEGRADED,
@@ -64,10 +64,10 @@ class Row:
     """The figures of a load. Times count from when each request was due; failed requests are left out.
 
     Attributes:
-        mode: `concurrency`, `rate` or `replay`.
+        mode: `concurrency` or `rate`.
         value: clients of a closed loop, or requests per second that were due, on average.
         seconds: for how long it was measured.
-        stable: whether the thirds of the time were alike; None for recorded times.
+        stable: whether the thirds of the time were alike.
         requests: that succeeded, as in the two rates.
         outcomes: requests by status.
         first_error: what the first failed request got.
@@ -88,7 +88,7 @@ class Row:
     value: float
     batch: int
     seconds: float
-    stable: bool | None
+    stable: bool
     requests: int
     failed: int
     outcomes: dict[str, int]
@@ -113,8 +113,7 @@ class Row:
     @property
     def name(self) -> str:
         """The load in words."""
-        unit = {"concurrency": " at a time", "rate": "/s", "replay": "replay"}[self.mode]
-        return unit if self.mode == "replay" else f"{self.value:.4g}{unit}"
+        return f"{self.value:.4g}{' at a time' if self.mode == 'concurrency' else '/s'}"
 
     def per_request(self, used: float) -> float:
         """Divide the CPU time while the server was watched by the requests."""
@@ -148,7 +147,7 @@ def row(
     done = between(found, "done", begin, end)
     rate = np.count_nonzero(ok(done)) / (end - begin)
     return Row(
-        mode="concurrency" if isinstance(mode, Closed) else "rate" if mode.times is None else "replay",
+        mode="concurrency" if isinstance(mode, Closed) else "rate",
         value=mode.concurrency if isinstance(mode, Closed) else mode.rate,
         batch=target.batch,
         seconds=end - begin,
@@ -254,7 +253,7 @@ def measure(
         percentile=duration.percentile,
         cpu_s=generator.cpu_s(begin, end),
         processes=processes,
-        stable=None if isinstance(mode, Arrivals) and mode.times is not None else is_stable(found, begin, end),
+        stable=is_stable(found, begin, end),
         first_error=generator.first_error,
         server=figures,
         stages_ms=stages_ms(generator.timings),

@@ -75,7 +75,7 @@ def cells(row: Row) -> list[str]:
     """Make a row's texts."""
     used = sum(row.server.cpu_s.values())
     server = f"{1000 * row.per_request(used):.2f}" if row.server.cpu_s else ""
-    stable = {None: "", True: "agree", False: "unstable"}[row.stable]
+    stable = "agree" if row.stable else "unstable"
     percentiles = [number(row.percentiles_ms[name], 2) for name in ("p50", "p90", "p99")]
     rates = [f"{row.requests_per_s:,.1f}", f"{row.images_per_s:,.1f}"]
     return [row.name, *rates, *percentiles, f"{row.failed:,}", server, f"{row.client_cpu_ms:.3f}", stable, row.client]

@@ -57,7 +57,7 @@ def test_a_row_counts_what_was_due_from_when_it_was_due():
         dataclasses.replace(TARGET, labels=("a",)),
         Closed(3),
         percentile=99,
-        stable=None,
+        stable=True,
         first_error="503",
         cpu_s=0.4,
     )
@@ -74,7 +74,7 @@ def test_a_row_counts_what_was_due_from_when_it_was_due():
 
 def test_requests_of_before_that_fail_only_now_are_failures():
     found = made((0.5, 0.5, 0.9, 503, 0), (0.5, 0.5, 1.5, 200, 0), (0.5, 0.5, 3.0, -2, 0), (0.6, 0.6, 3.0, -2, 0))
-    one = row(found, 1.0, 2.0, TARGET, Closed(3), percentile=99, stable=None, first_error="no response")
+    one = row(found, 1.0, 2.0, TARGET, Closed(3), percentile=99, stable=True, first_error="no response")
     assert (one.requests, one.failed, one.outcomes) == (0, 2, {"timeout": 2})
     assert one.slo_percentile_ms == math.inf
 
@@ -84,7 +84,7 @@ def test_requests_of_before_that_fail_only_now_are_failures():
 )
 def test_a_row_says_when_the_client_was_the_bottleneck(late_s, cpu_s, verdict):
     found = made(*((n / 100, n / 100 + late_s, n / 100 + 0.1, 200, 0) for n in range(100)))
-    one = row(found, 0, 1, TARGET, Arrivals(100), stable=None, first_error="", cpu_s=cpu_s, processes=2)
+    one = row(found, 0, 1, TARGET, Arrivals(100), stable=True, first_error="", cpu_s=cpu_s, processes=2)
     assert one.client.startswith(verdict)
     assert one.name == "100/s"
 
