@@ -241,6 +241,16 @@ def photographs(kind: Literal["small", "large", "12mp"]) -> tuple[Path, ...]:
     return tuple(sorted(folder.iterdir()))
 
 
+def photograph_files() -> list[Path]:
+    """Find the photographs in `ENSEMBLE_DATA`; raises ScriptError if there are none."""
+    data = os.environ.get("ENSEMBLE_DATA")
+    if data is None:
+        raise ScriptError("set ENSEMBLE_DATA to a folder with photos/")
+    if not (found := sorted((Path(data) / "photos").glob("*"))):
+        raise ScriptError(f"there are no photographs in {data}/photos")
+    return found
+
+
 def originals() -> list[Any]:
     """Read photographs of their own sizes, uint8 [H,W,3] BGR, from `ENSEMBLE_DATA` or else from scikit-image.
 
@@ -248,8 +258,7 @@ def originals() -> list[Any]:
     """
     data = os.environ.get("ENSEMBLE_DATA")
     if data is not None:
-        paths = sorted((Path(data) / "photos").glob("*"))[:MOST_IMAGES]
-        images = [cv2.imread(str(path), cv2.IMREAD_COLOR) for path in paths]
+        images = [cv2.imread(str(path), cv2.IMREAD_COLOR) for path in photograph_files()[:MOST_IMAGES]]
     else:
         try:
             from skimage import data as pictures

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import subprocess
 from collections import defaultdict
@@ -23,7 +22,7 @@ from ensemble_capacity.load.measure import Row as Measured
 from ensemble_models.dataset import Dataset
 from ensemble_models.options import Table, default_data
 from lab import reported
-from lab.benchmark.workloads import imagenet_models, originals
+from lab.benchmark.workloads import imagenet_models, originals, photograph_files
 from lab.pictures import Bars, Chart, Groups
 from lab.reported import Reported
 from lab.rows import Part, Row, Rows, filled, measured, medians, table
@@ -260,13 +259,6 @@ def labelled() -> Dataset:
     return Dataset.open(data)
 
 
-def photograph_files() -> list[Path]:
-    """Find the photographs of the tests' data; raises ScriptError if there are none."""
-    if not (found := sorted(Path(os.environ.get("ENSEMBLE_DATA", "")).glob("photos/*"))):
-        raise ScriptError("set ENSEMBLE_DATA to a folder with photos/")
-    return found
-
-
 def training_images() -> Path:
     """Find the images that the bundled models were trained with; raises ScriptError if there are none."""
     if (test := default_data()) is None:
@@ -277,7 +269,7 @@ def training_images() -> Path:
 # By the names of images and models that an experiment needs: a function that raises ScriptError if there are none.
 DATA_NEEDED: dict[str, Callable[[], object]] = {
     "photographs": originals,
-    "photographs' files": photograph_files,
+    "photographs of ENSEMBLE_DATA": photograph_files,
     "labelled images": labelled,
     "training images": training_images,
     "ImageNet's networks": imagenet_models,

@@ -20,8 +20,8 @@ from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import RIGHT, SHED, Records, latency_ms, ok, quantile
 from ensemble_serving import Client
 from lab.benchmark.systems import HTTP_PORT, VARIANTS, Running, running
-from lab.benchmark.workloads import Workload, changed, workload
-from lab.experiments.experiment import declared, photograph_files
+from lab.benchmark.workloads import Workload, changed, photograph_files, workload
+from lab.experiments.experiment import declared
 from lab.rows import Part, Row, Rows
 
 TIMES = (1.5, 3.0)
