@@ -245,10 +245,12 @@ def running(
     edit: Callable[[dict[str, Any]], None] | None = None,
     environment: Mapping[str, str] | None = None,
     machine: Machine | None = None,
+    inside: Sequence[str] = (),
 ) -> Iterator[Running]:
     """Start a system, wait until it answers, and stop it at the end; raise ScriptError if it did not start.
 
-    `edit` changes our configuration. On a `machine` of a network, ours listens for anyone.
+    `edit` changes our configuration. On a `machine` of a network, ours listens for anyone. `inside` is the beginning of
+    a command that runs the rest of it elsewhere, as in a control group.
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -256,7 +258,7 @@ def running(
         _wait_for_ports()
         log, env = folder / "log", {**_inherited(system), **(environment or {})}
         where, is_ready = (ROOT, says_ready) if system.placement else (folder, partial(_answers, system, workload))
-        with started(command, log, is_ready, READY_TIMEOUT_S, cwd=where, env=env) as process:
+        with started([*inside, *command], log, is_ready, READY_TIMEOUT_S, cwd=where, env=env) as process:
             yield Running(process, system, log)
 
 

@@ -19,7 +19,7 @@ from lab.benchmark.__main__ import Limit
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, running
 from lab.benchmark.workloads import Workload, workload
 from lab.experiments.experiment import declared, figures
-from lab.experiments.forms import REGION, region, register, share_memory, shared_jpegs
+from lab.experiments.forms import placed, region, register, share_memory
 from lab.rows import Part, Row, Rows
 from scripts.errors import ScriptError
 
@@ -37,7 +37,7 @@ class Shared(OpenInference):
 
     def request(self, images: Sequence[bytes]) -> Request:
         """See `Protocol.request`; all requests name the same place."""
-        return shared_jpegs(self.file, REGION)(images, self.model)
+        return placed(self.file, images, self.model)
 
 
 def parts(seconds: float) -> Sequence[Part]:

@@ -1,4 +1,4 @@
-"""Inference engines in one process, without a server: PyTorch eager, ONNX Runtime and OpenVINO."""
+"""Inference engines in processes of their own, without a server: PyTorch eager, ONNX Runtime and OpenVINO."""
 
 from __future__ import annotations
 
@@ -19,118 +19,69 @@ import numpy as np
 
 from deployments.cpus import available_cpus
 from deployments.repository.repository import Model, find
+from ensemble_models.prediction import preprocessing
 from lab.benchmark.limit import closed_loop, compile_models
 from lab.benchmark.workloads import IMAGENET_NAMES, Precision, workload
 from scripts.errors import ScriptError
 
-CLIENTS, WARM_UP_S = 28, 1.0
+WARM_UP_S = 1.0
+# The members of the workload `imagenet`, by the networks' names. Their weights are random, which no time depends on.
+NETWORKS = {"ResNet-50": "resnet", "Inception v3": "inception"}
 # Of a worker's process: where it waits until all workers have compiled.
 _barriers: list[Any] = []
 Infer = Callable[[], object]
-# Given the threads, and how many images share them at a time: what makes a client's inference of one.
+# Given the threads, and how many images share them at a time: makes a client's inference of one image.
 Engine = Callable[[int, int], Callable[[], Infer]]
 
 
-@dataclass(frozen=True)
-class Network:
-    """A network to compute.
-
-    Attributes:
-        name: for people.
-        load: the workload whose repository has it.
-        member: its name there.
-    """
-
-    name: str
-    load: str
-    member: str
-
-    def model(self, precision: Precision) -> Model:
-        """Find its model in a precision."""
-        load = workload(self.load, precision)
-        return find(load.repository, self.member, load.version)
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """The height and width of its images."""
-        declared = self.model("float32").input
-        return declared["height"], declared["width"]
-
-    def module(self) -> Any:
-        """Make the same architecture in PyTorch; its weights are random, which no time depends on."""
-        if self.load == "imagenet":
-            import torchvision
-
-            return torchvision.models.get_model(IMAGENET_NAMES[self.member], weights=None).eval()
-        from lab.training.architectures import ARCHITECTURES, Mirrored
-
-        # The bundled models see each image mirrored, too.
-        return Mirrored(ARCHITECTURES[self.member](10)).eval()
-
-
-def openvino(network: Network, precision: Precision) -> Engine:
+def openvino(network: str, precision: Precision, threads: int, at_once: int) -> Callable[[], Infer]:
     """Compute by OpenVINO the model that this application serves, which converts and normalizes pixels."""
-    model, pixels = network.model(precision), np.random.default_rng(0).integers(0, 256, (1, *network.size, 3), np.uint8)
-
-    def start(threads: int, at_once: int) -> Callable[[], Infer]:
-        hint = "f32" if precision == "float32" else None
-        [compiled] = compile_models([model.path], (threads, at_once), hint)
-
-        def make() -> Infer:
-            request = compiled.create_infer_request()
-            return lambda: request.infer({0: pixels}, share_inputs=True)
-
-        return make
-
-    return start
+    model = _model(network, precision)
+    pixels = np.random.default_rng(0).integers(0, 256, (1, *preprocessing(model).size, 3), np.uint8)
+    [compiled] = compile_models([model.path], (threads, at_once), "f32" if precision == "float32" else None)
+    return lambda: partial(compiled.create_infer_request().infer, {0: pixels}, share_inputs=True)
 
 
-def pytorch(network: Network, _: Precision) -> Engine:
+def pytorch(network: str, _: Precision, threads: int, at_once: int) -> Callable[[], Infer]:
     """Compute by PyTorch, eager."""
     import torch
 
-    model, image = network.module(), torch.randn(1, 3, *network.size)
-
-    def infer() -> object:
-        with torch.inference_mode():
-            return model(image)
-
-    def start(threads: int, at_once: int) -> Callable[[], Infer]:
-        torch.set_num_threads(max(1, threads // at_once))
-        return lambda: infer
-
-    return start
+    torch.set_num_threads(max(1, threads // at_once))
+    infer = torch.inference_mode()(partial(*_module(network)))
+    return lambda: infer
 
 
-def onnxruntime(network: Network, _: Precision) -> Engine:
+def onnxruntime(network: str, _: Precision, threads: int, at_once: int) -> Callable[[], Infer]:
     """Compute by ONNX Runtime the export of PyTorch."""
     import onnxruntime
     import torch
 
-    image = torch.randn(1, 3, *network.size)
+    module, image = _module(network)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.onnx"
-        torch.onnx.export(network.module(), (image,), file, dynamo=True, external_data=False, verbose=False)
-        encoded = file.read_bytes()
-
-    def start(threads: int, at_once: int) -> Callable[[], Infer]:
+        torch.onnx.export(module, (image,), file, dynamo=True, external_data=False, verbose=False)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = max(1, threads // at_once)
-        session = onnxruntime.InferenceSession(encoded, options, providers=["CPUExecutionProvider"])
-        feed = {session.get_inputs()[0].name: image.numpy()}
-        return lambda: lambda: session.run(None, feed)
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    infer = partial(session.run, None, {session.get_inputs()[0].name: image.numpy()})
+    return lambda: infer
 
-    return start
+
+def _model(network: str, precision: Precision) -> Model:
+    load = workload("imagenet", precision)
+    return find(load.repository, NETWORKS[network], load.version)
+
+
+def _module(network: str) -> tuple[Any, Any]:
+    """Make the same architecture in PyTorch, and an image."""
+    import torch
+    import torchvision
+
+    module = torchvision.models.get_model(IMAGENET_NAMES[NETWORKS[network]], weights=None).eval()
+    return module, torch.randn(1, 3, *preprocessing(_model(network, "float32")).size)
 
 
 ENGINES = {"OpenVINO": openvino, "PyTorch": pytorch, "ONNX Runtime": onnxruntime}
-NETWORKS = (
-    Network("ResNet-50", "imagenet", "resnet"),
-    Network("Inception v3", "imagenet", "inception"),
-    Network("DenseNet-169", "imagenet", "densenet"),
-    Network("bundled ResNet", "embedded", "resnet"),
-    Network("bundled DenseNet", "embedded", "densenet"),
-)
 
 
 @dataclass(frozen=True)
@@ -138,17 +89,13 @@ class Worker:
     """A process of its own that computes a network for clients.
 
     Attributes:
-        network: a name in `NETWORKS`.
-        engine: a name in `ENGINES`.
-        precision: of the network.
+        engine: of `ENGINES`, with network and precision.
         threads: that compute.
         clients: in a closed loop.
         cpus: the cores that it is pinned to; none for all.
     """
 
-    network: str
-    engine: str
-    precision: Precision
+    engine: Engine
     threads: int
     clients: int = 1
     cpus: tuple[int, ...] = ()
@@ -159,9 +106,7 @@ class Worker:
         try:
             if self.cpus:
                 os.sched_setaffinity(0, self.cpus)
-            [network] = [each for each in NETWORKS if each.name == self.network]
-            engine = ENGINES[self.engine](network, self.precision)
-            ms, images_per_s = timed(engine, self.clients, seconds, self.threads, barrier.wait)
+            ms, images_per_s = timed(self.engine, self.clients, seconds, self.threads, barrier.wait)
         except BaseException:
             barrier.abort()
             raise
@@ -181,25 +126,16 @@ def together(workers: Sequence[Worker], seconds: float, **environment: str) -> l
         ProcessPoolExecutor(len(workers), context, _begin_at, (barrier,)) as pool,
     ):
         measuring = [pool.submit(worker.work, seconds) for worker in workers]
-        failed = [(worker, err) for worker, each in zip(workers, measuring, strict=True) if (err := each.exception())]
-    for worker, err in failed:
-        if not isinstance(err, threading.BrokenBarrierError | BrokenProcessPool):
-            raise ScriptError(f"{worker.network} by {worker.engine} failed: {err!r}") from err
-    if failed:
-        raise ScriptError(f"a process of {workers[0].network} by {workers[0].engine} ended: {failed[0][1]!r}")
+        failures = [err for each in measuring if (err := each.exception())]
+    # The others only tell that one of them has failed.
+    causes = [err for err in failures if not isinstance(err, threading.BrokenBarrierError | BrokenProcessPool)]
+    for err in [*causes, *failures]:
+        raise ScriptError(f"a process of an engine failed: {err!r}") from err
     return [each.result() for each in measuring]
 
 
-def figures(network: str, engine: str, precision: Precision, seconds: float, **environment: str) -> dict[str, float]:
-    """Measure one client's latency, in twice the time, and the images per second of many clients."""
-    one, many = (Worker(network, engine, precision, available_cpus(), clients) for clients in (1, CLIENTS))
-    [alone], [crowded] = together([one], 2 * seconds, **environment), together([many], seconds, **environment)
-    requests = round(2 * seconds * alone["images_per_s"])
-    return {"requests": requests, "ms": alone["ms"], "images_per_s": crowded["images_per_s"]}
-
-
 def timed(
-    engine: Engine, clients: int, seconds: float, threads: int | None = None, ready: Callable[[], object] = lambda: None
+    engine: Engine, clients: int, seconds: float, threads: int, ready: Callable[[], object] = lambda: None
 ) -> tuple[float, float]:
     """Measure milliseconds of an image, the median with its time in the queue, and images/s, in a closed loop.
 
@@ -209,7 +145,7 @@ def timed(
     Raises ScriptError if no image was computed in that time.
     """
     at_once = min(clients, available_cpus())
-    make, turn = engine(threads or available_cpus(), at_once), threading.Semaphore(at_once)
+    make, turn = engine(threads, at_once), threading.Semaphore(at_once)
     made = [make() for _ in range(clients)]
     # Two threads at OpenVINO's first tensor freeze for ever.
     made[0]()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import cv2
 import numpy as np
@@ -16,12 +17,12 @@ from tqdm import tqdm
 
 from ensemble_capacity.load.load import Closed, Target
 from ensemble_capacity.load.measure import Duration, measure
+from ensemble_serving.transports import Request, Transport
 from lab import reported
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
 from lab.benchmark.workloads import Workload, changed, originals, square, trivial
-from lab.experiments import forms
 from lab.experiments.experiment import declared
-from lab.experiments.forms import FORMS, REGION, Form, Pixels, Repeated, answers, region, register, share_memory, shared
+from lab.experiments.forms import FORMS, JPEG, RAW_FLOATS, Form, Pixels, answers, region, register, share_memory, shared
 from lab.pictures import Bar, Groups
 from lab.rows import Part, Row, Rows
 from scripts.errors import ScriptError
@@ -37,27 +38,24 @@ IDLE_S, FEWEST = 3.0, 5
 RATE = 1000
 
 
-class Cost(NamedTuple):
-    """The cost of a form; None for a figure that was not measured.
+@dataclass(frozen=True)
+class Repeated:
+    """A protocol of one request, which is sent again and again."""
 
-    Attributes:
-        images: of which size.
-        form: its name.
-        batch: images a request.
-        bytes: on the wire, an image: of the body or message, without headers.
-        client_ms: of the client's CPU, an image: for the encoding and, if it was sent, for the request; without making
-            the pixels or JPEGs.
-        server_ms: of the server's CPU, an image; of the parsing alone if there is no p50.
-        p50_ms: from the encoding to the answer.
-    """
+    one: Request
+    name: ClassVar[str] = "payload"
 
-    images: str
-    form: str
-    batch: int
-    bytes: float
-    client_ms: float
-    server_ms: float | None
-    p50_ms: float | None
+    async def described(self, transport: Transport, url: str, key: str, ca_file: Path | None = None) -> Repeated:
+        """See `Protocol.described`; the model is not described."""
+        return self
+
+    def request(self, images: Sequence[bytes]) -> Request:
+        """Return the request."""
+        return self.one
+
+    def seen(self, body: bytes, label: str) -> int:
+        """See `Protocol.seen`; no label is known."""
+        return 0
 
 
 def _cpu_ms(work: Callable[[], Any], seconds: float) -> float:
@@ -69,30 +67,37 @@ def _cpu_ms(work: Callable[[], Any], seconds: float) -> float:
 
 
 def cost(
-    images: str,
-    form: Form,
-    content: Any,
-    seconds: float,
-    urls: Mapping[str, str],
-    used: Callable[[], float] = lambda: 0.0,
-) -> Cost:
-    """Send a batch, uint8 [N,H,W,3] or JPEGs, in a form for some seconds, and measure its cost.
+    form: Form, content: Any, seconds: float, urls: Mapping[str, str], used: Callable[[], float] = lambda: 0.0
+) -> Row:
+    """Send a batch, uint8 [N,H,W,3] or JPEGs, in a form for some seconds, and measure its cost per image.
 
-    `images` names the size for the table, `urls` are the server's by protocol, and `used` counts its CPU seconds.
+    The client's CPU covers encoding and requests, but not making pixels or JPEGs; the latency begins with the encoding.
+    A form that is not sent has no latency, and the CPU of parsing alone in place of the server's.
+
+    Args:
+        form: of the images.
+        content: the images.
+        seconds: of the load.
+        urls: the server's, by protocol.
+        used: counts the server's CPU seconds.
     """
     batch, request = len(content), form.encode(content, MEMBER)
-    size, encoding = len(request.body) / batch, _cpu_ms(lambda: form.encode(content, MEMBER), seconds / 2) / batch
+    encoding = _cpu_ms(lambda: form.encode(content, MEMBER), seconds / 2) / batch
+    row = {"form": form.name, "batch": batch, "bytes": len(request.body) / batch, "client_ms": encoding}
     url = urls.get(form.way or "")
     if url is None or not answers(url, request):
-        parse = form.parse
-        parsing = None if parse is None else _cpu_ms(lambda: parse(request.body), seconds / 2) / batch
-        return Cost(images, form.name, batch, size, encoding, parsing, None)
+        parsing = form.parse and _cpu_ms(partial(form.parse, request.body), seconds / 2) / batch
+        return {**row, "server_ms": parsing, "p50_ms": None}
     before = used()
-    row = measure(Target(url, Repeated(request), (b"",)), Closed(1), Duration(0, seconds))
-    if row.failed or not row.requests:
-        raise ScriptError(f"{form.name}: {row.failed} requests failed: {row.first_error}")
-    client, server = encoding + row.client_cpu_ms / batch, 1000 * (used() - before) / (row.requests * batch)
-    return Cost(images, form.name, batch, size, client, server, row.percentiles_ms["p50"] + encoding * batch)
+    load = measure(Target(url, Repeated(request), (b"",)), Closed(1), Duration(0, seconds))
+    if load.failed or not load.requests:
+        raise ScriptError(f"{form.name}: {load.failed} requests failed: {load.first_error}")
+    return {
+        **row,
+        "client_ms": encoding + load.client_cpu_ms / batch,
+        "server_ms": 1000 * (used() - before) / (load.requests * batch),
+        "p50_ms": load.percentiles_ms["p50"] + encoding * batch,
+    }
 
 
 def _idle(server: Running) -> Callable[[], float]:
@@ -116,9 +121,9 @@ def jpeg(image: Pixels) -> bytes:
     return bytes(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1])
 
 
-def every_form(seconds: float) -> Rows:
+def every_form(seconds: float) -> Iterator[Row]:
     """Send each form with each number of images, and JPEGs of whole photographs, to one server."""
-    pictures, costs = originals(), []
+    pictures = originals()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         load = Workload("trivial", trivial(Path(folder), (EDGE, EDGE)), 1, (EDGE, EDGE), (), None)
         server = stack.enter_context(running(OURS["colocated"], load, _edit))
@@ -130,27 +135,26 @@ def every_form(seconds: float) -> Rows:
             chosen = [pictures[n % len(pictures)] for n in range(batch)]
             squares = np.stack([square(image, EDGE) for image in chosen])
             sent = {"pixels": squares, "jpeg": [jpeg(image) for image in squares]}
-            for form in tqdm((*FORMS, shared(file, REGION)), unit="form"):
-                costs.append(cost(PIXELS, form, sent[form.of], seconds, urls, used))
+            for form in tqdm((*FORMS, shared(file)), unit="form"):
+                yield {"images": PIXELS, **cost(form, sent[form.of], seconds, urls, used)}
             whole = [jpeg(image) for image in chosen]
-            costs += [cost(PHOTOGRAPH, form, whole, seconds, urls, used) for form in FORMS if form.of == "jpeg"]
-    return [one._asdict() for one in costs]
+            for form in (form for form in FORMS if form.of == "jpeg"):
+                yield {"images": PHOTOGRAPH, **cost(form, whole, seconds, urls, used)}
 
 
 def shown(rows: Rows) -> Rows:
     """Add the traffic, and mark forms that were only parsed or not sent."""
-    return [
-        {
-            **row,
+    found = []
+    for row in rows:
+        p50, server = row["p50_ms"], row["server_ms"]
+        figures = {
             "traffic": row["bytes"] * 8 * RATE / 1e9,
-            "server": ""
-            if row["server_ms"] is None
-            else f"{row['server_ms']:.2f}{'' if row['p50_ms'] else ' (parsing)'}",
-            "p50": "not sent" if row["p50_ms"] is None else f"{row['p50_ms']:.1f}",
-            "latency": "not sent" if row["p50_ms"] is None else f"{row['p50_ms']:.1f} ms",
+            "server": "" if server is None else f"{server:.2f}{'' if p50 else ' (parsing)'}",
+            "p50": "not sent" if p50 is None else f"{p50:.1f}",
+            "latency": "not sent" if p50 is None else f"{p50:.1f} ms",
         }
-        for row in rows
-    ]
+        found.append({**row, **figures})
+    return found
 
 
 def _alone(rows: Rows) -> dict[str, Row]:
@@ -161,7 +165,7 @@ def _alone(rows: Rows) -> dict[str, Row]:
 def compare(rows: Rows) -> Mapping[str, str]:
     """Divide the bytes of an image's pixels by the bytes of its JPEG."""
     alone = _alone(rows)
-    times = alone[forms.RAW_FLOATS]["bytes"] / alone[forms.JPEG]["bytes"]
+    times = alone[RAW_FLOATS]["bytes"] / alone[JPEG]["bytes"]
     return {"bytes of the image for each byte of its JPEG": f"{times:.0f} times"}
 
 

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import product
 
+from deployments.cpus import available_cpus
 from ensemble_models.check.served import ask
 from ensemble_models.dataset import Dataset
 from lab import reported
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, running
 from lab.benchmark.workloads import Precision, workload
-from lab.experiments.engines import CLIENTS, NETWORKS, figures
+from lab.experiments.engines import ENGINES, NETWORKS, Worker, together
 from lab.experiments.experiment import declared, labelled
 from lab.pictures import Bar, Groups
 from lab.rows import Part, Row, Rows
 
 URLS = {"HTTP": f"http://127.0.0.1:{HTTP_PORT}", "gRPC": f"grpc://127.0.0.1:{GRPC_PORT}"}
-BOTH = "both bundled models"
+# The names on the page, and the members; None for all together.
+BUNDLED = {"bundled ResNet": "resnet", "bundled DenseNet": "densenet", "both bundled models": None}
 PRECISIONS: tuple[Precision, ...] = ("float32", "int8")
-TORCH, ONNX, OPENVINO = "PyTorch, float32", "ONNX Runtime, float32", "OpenVINO, {}"
-WITHOUT_VNNI = "OpenVINO, {}, without VNNI"
 # The newest instructions that oneDNN may use: AVX-512 as Skylake had it, before VNNI.
 CAPPED = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}
-ROUNDS = 3
-# The networks whose times the document has.
-TIMED = ("ResNet-50", "Inception v3")
+# The ways to compute a network: engine, precision and environment. One network alone is computed without VNNI.
+WAYS: dict[str, tuple[str, Precision, Mapping[str, str]]] = {
+    "PyTorch, float32": ("PyTorch", "float32", {}),
+    "ONNX Runtime, float32": ("ONNX Runtime", "float32", {}),
+    "OpenVINO, float32": ("OpenVINO", "float32", {}),
+    "OpenVINO, float32, without VNNI": ("OpenVINO", "float32", CAPPED),
+    "OpenVINO, int8": ("OpenVINO", "int8", {}),
+    "OpenVINO, int8, without VNNI": ("OpenVINO", "int8", CAPPED),
+}
+CAPPED_NETWORK = "ResNet-50"
+CLIENTS, ROUNDS = 28, 3
 
 
 def parts(seconds: float) -> Sequence[Part]:
@@ -32,44 +42,30 @@ def parts(seconds: float) -> Sequence[Part]:
     data = labelled()
     # Their servers come first: what the engines below hold in memory is not theirs.
     made = [Part(f"served in {each}", partial(served, each, data)) for each in PRECISIONS]
-    for network in TIMED:
-        for way, (engine, precision, environment) in ways(network).items():
-            measure = partial(in_rounds, network, engine, precision, seconds, environment)
-            # One client has twice the seconds.
-            key = {"model": network, "way": way}
-            made.append(Part(f"{network}, {way}", measure, key))
+    for network, (way, (engine, precision, environment)) in product(NETWORKS, WAYS.items()):
+        if not environment or network == CAPPED_NETWORK:
+            worker = Worker(partial(ENGINES[engine], network, precision), available_cpus())
+            measure = partial(in_rounds, worker, seconds, environment)
+            made.append(Part(f"{network}, {way}", measure, {"model": network, "way": way}))
     return made
 
 
-def ways(network: str) -> dict[str, tuple[str, Precision, Mapping[str, str]]]:
-    """List the engines that compute a network: each with a precision and its environment."""
-    found: dict[str, tuple[str, Precision, Mapping[str, str]]] = {
-        TORCH: ("PyTorch", "float32", {}),
-        ONNX: ("ONNX Runtime", "float32", {}),
-    }
-    for each in PRECISIONS:
-        found[OPENVINO.format(each)] = ("OpenVINO", each, {})
-        if network == "ResNet-50":
-            found[WITHOUT_VNNI.format(each)] = ("OpenVINO", each, CAPPED)
-    return found
-
-
-def in_rounds(
-    network: str, engine: str, precision: Precision, seconds: float, environment: Mapping[str, str]
-) -> Iterator[Row]:
-    """Measure an engine once in each round."""
+def in_rounds(worker: Worker, seconds: float, environment: Mapping[str, str]) -> Iterator[Row]:
+    """Measure one client's latency, in twice the time, and the images per second of many clients, in each round."""
     for _ in range(ROUNDS):
-        yield figures(network, engine, precision, seconds, **environment)
+        [alone] = together([worker], 2 * seconds, **environment)
+        [crowded] = together([replace(worker, clients=CLIENTS)], seconds, **environment)
+        requests = round(2 * seconds * alone["images_per_s"])
+        yield {"requests": requests, "ms": alone["ms"], "images_per_s": crowded["images_per_s"]}
 
 
 def served(precision: Precision, data: Dataset) -> Iterator[Row]:
     """Measure the top-1 of each bundled model and of both in percent, by protocol, as a running server answers."""
     with running(OURS["colocated"], workload("embedded", precision)):
         answers = {protocol: ask(url, data, CLIENTS) for protocol, url in URLS.items()}
-    bundled = {each.name: each.member for each in NETWORKS if each.load == "embedded"}
-    for name in (*bundled, BOTH):
-        top1 = {protocol: 100 * float(each.of(bundled.get(name))[1].mean()) for protocol, each in answers.items()}
-        yield {"model": name, "way": OPENVINO.format(precision), "top1": top1}
+    for name, member in BUNDLED.items():
+        top1 = {protocol: 100 * float(each.of(member)[1].mean()) for protocol, each in answers.items()}
+        yield {"model": name, "way": f"OpenVINO, {precision}", "top1": top1}
 
 
 def joined(rows: Rows) -> Rows:

@@ -7,7 +7,7 @@ import os
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -17,80 +17,62 @@ from deployments.cpus import available_cpus, usable
 from graph.placement import share_of_threads
 from lab.benchmark.systems import OURS, running
 from lab.benchmark.workloads import MEMBERS, changed, workload
-from lab.experiments.engines import Worker, together
+from lab.experiments.engines import ENGINES, Worker, together
 from lab.experiments.experiment import declared
 from lab.rows import Part, Row, Rows, measured
 from scripts.errors import ScriptError
 
-ROOT = Path("/sys/fs/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
 PERIOD_US = 100_000
 EMPTY_S = 10.0
 
 
-def _group(root: Path) -> tuple[Path, bool]:
-    """Find the group that this process is in, and whether control groups are of version 1."""
-    name = "cpu" if (root / "cpu" / "cpu.cfs_quota_us").exists() else ""
-    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()]
-    path = next((path for _, controllers, path in lines if name in controllers.split(",")), "/")
-    return root / name / path.lstrip("/"), bool(name)
-
-
 @contextmanager
-def quota(cpus: float | None, root: Path = ROOT) -> Iterator[None]:
-    """Bound the CPUs that processes started meanwhile may use together; None for all of them.
+def quota(cpus: float | None, root: Path = CGROUPS) -> Iterator[tuple[str, ...]]:
+    """Make a control group that may use so many CPUs; gives the beginning of a command that runs in it.
 
-    Only starting belongs into the block: this process is in the group, too. `clean` removes the group.
-
-    Raises ScriptError if the group can't be made.
+    Raises ScriptError if the group can't be made, or something still runs in it at the end.
     """
     if cpus is None:
-        yield
+        yield ()
         return
-    before, is_version_1 = _group(root)
-    limited, used_us = before / f"ensemble-lab-{os.getpid()}-{time.monotonic_ns()}", round(cpus * PERIOD_US)
-    files = {"cpu.max": f"{used_us} {PERIOD_US}"}
-    if is_version_1:
-        files = {"cpu.cfs_period_us": str(PERIOD_US), "cpu.cfs_quota_us": str(used_us)}
+    used_us, version_1 = str(round(cpus * PERIOD_US)), root / "cpu"
+    group = (version_1 if version_1.exists() else root) / f"ensemble-lab-{os.getpid()}"
     try:
-        if not is_version_1:
-            (before / "cgroup.subtree_control").write_text("+cpu", encoding="utf-8")
-        limited.mkdir()
-        for name, text in {**files, "cgroup.procs": str(os.getpid())}.items():
-            (limited / name).write_text(text, encoding="utf-8")
+        if version_1.exists():
+            files = {"cpu.cfs_period_us": str(PERIOD_US), "cpu.cfs_quota_us": used_us}
+        else:
+            files = {"cpu.max": f"{used_us} {PERIOD_US}"}
+            (root / "cgroup.subtree_control").write_text("+cpu", encoding="utf-8")
+        group.mkdir()
+        for name, text in files.items():
+            (group / name).write_text(text, encoding="utf-8")
     except OSError as err:
-        with suppress(OSError):
-            limited.rmdir()
         raise ScriptError(
             f"a CPU quota can't be set: {err}; run as root, with control groups that can be written"
         ) from err
     try:
-        yield
+        yield "sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"
     finally:
-        (before / "cgroup.procs").write_text(str(os.getpid()), encoding="utf-8")
+        _remove(group)
 
 
-def clean(root: Path = ROOT) -> None:
-    """Remove the groups of this process; raises ScriptError if something still runs in one."""
-    before, _ = _group(root)
+def _remove(group: Path) -> None:
+    """Remove a control group, once the processes in it have ended."""
     give_up = time.monotonic() + EMPTY_S
-    for group in before.glob(f"ensemble-lab-{os.getpid()}-*"):
-        while group.exists():
-            try:
-                group.rmdir()
-            except OSError as err:
-                if time.monotonic() > give_up:
-                    raise ScriptError(f"{group} still has processes: {err}") from err
-                time.sleep(0.1)
+    while group.exists():
+        try:
+            group.rmdir()
+        except OSError as err:
+            if time.monotonic() > give_up:
+                raise ScriptError(f"{group} still has processes: {err}") from err
+            time.sleep(0.1)
 
 
-CLIENTS, QUOTA, ROUNDS = 32, 1.5, 3
-FIGURES = ("requests_per_s", "p50_ms", "p99_ms")
-# How many times as long as a server a network alone is loaded, so that enough images are computed.
-TIMES = 3
-STORED = ("requests", *FIGURES)
+CLIENTS, QUOTA, TIMES = 32, 1.5, 3
+STORED = ("requests", "requests_per_s", "p50_ms", "p99_ms")
 SERVED, NETWORK = "this server", "ResNet-50"
-# The engines that compute a network alone, without a server.
-ENGINES = ("PyTorch", "OpenVINO")
+TORCH, OPENVINO = "PyTorch", "OpenVINO"
 
 
 @dataclass(frozen=True)
@@ -125,27 +107,21 @@ class Setting:
 
     def load(self, seconds: float) -> Iterator[Row]:
         """Serve and load it, or compute the network alone, one image after the other in each worker."""
-        if self.computed in ENGINES:
+        if self.computed != SERVED:
             yield self._alone(seconds)
             return
         load = workload("embedded", "int8")
-        try:
-            with ExitStack() as stack:
-                with quota(self.quota):
-                    server = stack.enter_context(running(OURS["colocated"], load, self.edit))
-                found = server.load(load, "http", CLIENTS, seconds)
-        finally:
-            clean()
+        with quota(self.quota) as inside, running(OURS["colocated"], load, self.edit, inside=inside) as server:
+            found = server.load(load, "http", CLIENTS, seconds)
         yield {name: found[name] for name in STORED}
 
     def _alone(self, seconds: float) -> Row:
-        cores = usable()
-        each = max(1, len(cores) // self.workers)
-        own = [
-            tuple(cores[number * each : (number + 1) * each]) if self.pinned else () for number in range(self.workers)
-        ]
-        workers = [Worker(NETWORK, self.computed, "float32", self.threads, cpus=cpus) for cpus in own]
-        seconds *= TIMES
+        """Measure a network alone, for longer than a server, so that enough images are computed."""
+        cores, seconds = usable(), seconds * TIMES
+        share = max(1, len(cores) // self.workers)
+        own = [tuple(cores[first : first + share]) for first in range(0, self.workers * share, share)]
+        engine = partial(ENGINES[self.computed], NETWORK, "float32")
+        workers = [Worker(engine, self.threads, cpus=cpus if self.pinned else ()) for cpus in own]
         found = together(workers, seconds)
         rate = sum(each["images_per_s"] for each in found)
         p50 = statistics.median(each["ms"] for each in found)
@@ -155,12 +131,11 @@ class Setting:
 def grid() -> list[Setting]:
     """List workers and threads up to the cores, pinned or in a quota; and the document's steps for a network alone."""
     cores = available_cpus()
-    served = [(1, 1, False), (cores, 1, False), (cores, cores, False), (cores, 1, True)]
-    matched = [(cores, 1, False), (cores, 1, True)]
-    steps = {ENGINES[0]: [(1, cores, False), (cores, cores, False), *matched], ENGINES[1]: matched}
-    found = [Setting(*each) for each in served]
-    found += [Setting(1, 1, False, QUOTA), Setting(cores, 1, False, QUOTA)]
-    found += [Setting(*each, computed=engine) for engine, settings in steps.items() for each in settings]
+    one, many, over, pinned = (1, 1, False), (cores, 1, False), (cores, cores, False), (cores, 1, True)
+    found = [Setting(*each) for each in (one, many, over, pinned)]
+    found += [Setting(*each, quota=QUOTA) for each in (one, many)]
+    found += [Setting(*each, computed=TORCH) for each in ((1, cores, False), over, many, pinned)]
+    found += [Setting(*each, computed=OPENVINO) for each in (many, pinned)]
     return list(dict.fromkeys(found))
 
 
@@ -209,14 +184,13 @@ def compare(rows: Rows) -> Mapping[str, str]:
         if row["quota"] is None
     }
     cores = max((workers for _, workers, _, _ in at), default=1)
-    torch, openvino = ENGINES
     settings = {
-        "the base": (torch, 1, cores, False),
-        "before threads are matched to cores": (torch, cores, cores, False),
-        "threads matched to cores": (torch, cores, 1, False),
-        "threads matched, and pinned to physical cores": (torch, cores, 1, True),
-        "a purely neural model, before pinning": (openvino, cores, 1, False),
-        "a purely neural model, pinned": (openvino, cores, 1, True),
+        "the base": (TORCH, 1, cores, False),
+        "before threads are matched to cores": (TORCH, cores, cores, False),
+        "threads matched to cores": (TORCH, cores, 1, False),
+        "threads matched, and pinned to physical cores": (TORCH, cores, 1, True),
+        "a purely neural model, before pinning": (OPENVINO, cores, 1, False),
+        "a purely neural model, pinned": (OPENVINO, cores, 1, True),
     }
     return {
         what: f"{at[key]:.1f} images/s by {key[0]}: {key[1]} x {key[2]}{', pinned' * key[3]}"

@@ -10,8 +10,8 @@ import pytest
 from deployments.ingress.grpc.server import GrpcServer
 from lab import reported
 from lab.experiments import payloads
-from lab.experiments.forms import DECODING, FORMS, PREDICT, PREDICTIONS, shared
-from lab.experiments.payloads import PAYLOADS, Cost, cost, jpeg, shown
+from lab.experiments.forms import DECODING, FORMS, PREDICT, PREDICTIONS, REGION, shared
+from lab.experiments.payloads import PAYLOADS, cost, jpeg, shown
 from tests.door import Door
 from tests.local_servers import HttpServer, Reply
 from tests.unit.deployments.ingress.grpc.test_server import Context
@@ -50,10 +50,10 @@ def test_the_server_takes_seldon_s_forms(form, count):
 def test_shared_memory_holds_them(tmp_path):
     file = tmp_path / "region"
     file.write_bytes(bytes(1000))
-    request = shared(file, "there").encode(PIXELS, "m")
+    request = shared(file).encode(PIXELS, "m")
     assert file.read_bytes() == PIXELS.tobytes() + bytes(1000 - PIXELS.nbytes)
     [tensor] = json.loads(request.body)["inputs"]
-    assert tensor["parameters"] == {"shared_memory_region": "there", "shared_memory_byte_size": PIXELS.nbytes}
+    assert tensor["parameters"] == {"shared_memory_region": REGION, "shared_memory_byte_size": PIXELS.nbytes}
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +62,8 @@ def unsent():
     from skimage import data
 
     cat = payloads.square(data.cat()[:, :, ::-1], 224)
-    return [
-        cost(payloads.PIXELS, form, cat[None] if form.of == "pixels" else [jpeg(cat)], 0, {})._asdict()
-        for form in FORMS
-    ]
+    content = {"pixels": cat[None], "jpeg": [jpeg(cat)]}
+    return [{"images": payloads.PIXELS, **cost(form, content[form.of], 0, {})} for form in FORMS]
 
 
 def test_a_jpeg_has_a_twentieth_of_the_bytes_of_floats(unsent):
@@ -98,41 +96,42 @@ def test_the_default_limit_would_refuse_what_the_experiment_sends(unsent):
 
 def test_a_refused_form_is_measured_without_being_sent():
     with HttpServer(lambda asked: Reply(422)) as server:
-        one = cost("8x8", FORMS[-1], [jpeg(PIXELS[0])], 0, {"http": server.url})
-        assert one.form == DECODING
-        assert one.server_ms > 0
-        one = cost("8x8", FORMS[0], PIXELS, 0, {"http": server.url})
+        one = cost(FORMS[-1], [jpeg(PIXELS[0])], 0, {"http": server.url})
+        assert one["form"] == DECODING
+        assert one["server_ms"] > 0
+        one = cost(FORMS[0], PIXELS, 0, {"http": server.url})
         assert [each.path for each in server.asked] == [PREDICTIONS]
-        assert (one.server_ms, one.p50_ms) == (None, None)
+        assert (one["server_ms"], one["p50_ms"]) == (None, None)
 
 
 def test_cpu_is_of_an_image_and_a_latency_of_a_request():
     used = iter((1.0, 1.5))
     with HttpServer(lambda asked: Reply()) as server:
-        one = cost("8x8", FORMS[0], PIXELS, 0.2, {"http": server.url}, lambda: next(used))
+        one = cost(FORMS[0], PIXELS, 0.2, {"http": server.url}, lambda: next(used))
     # Requests of two images.
-    assert 0 < one.server_ms <= 500 / 2
-    assert one.batch == 2
-    assert one.p50_ms > 0
+    assert 0 < one["server_ms"] <= 500 / 2
+    assert one["batch"] == 2
+    assert one["p50_ms"] > 0
 
 
 def test_the_client_s_cpu_is_of_the_encoding_and_of_the_load(monkeypatch):
     load = SimpleNamespace(failed=0, requests=10, client_cpu_ms=6000.0, percentiles_ms={"p50": 5.0})
     monkeypatch.setattr(payloads, "measure", lambda *given: load)
     with HttpServer(lambda asked: Reply()) as server:
-        one = cost("8x8", FORMS[0], PIXELS, 0, {"http": server.url})
+        one = cost(FORMS[0], PIXELS, 0, {"http": server.url})
     # Of two images a request; the latency has the encoding alone.
-    assert 3000 < one.client_ms < 4000
-    assert 5 < one.p50_ms < 1000
+    assert 3000 < one["client_ms"] < 4000
+    assert 5 < one["p50_ms"] < 1000
 
 
 def test_the_table():
+    names = ("images", "form", "batch", "bytes", "client_ms", "server_ms", "p50_ms")
     costs = [
-        Cost("224x224", "b", 1, 602_112.0, 1.0, 2.0, 3.0),
-        Cost("224x224", "c", 4, 9.0, 1.0, 2.0, None),
-        Cost("photographs", "a", 1, 9.0, 1.0, None, None),
+        ("224x224", "b", 1, 602_112.0, 1.0, 2.0, 3.0),
+        ("224x224", "c", 4, 9.0, 1.0, 2.0, None),
+        ("photographs", "a", 1, 9.0, 1.0, None, None),
     ]
-    assert PAYLOADS.table(shown([one._asdict() for one in costs])).markdown().splitlines()[2:] == [
+    assert PAYLOADS.table(shown([dict(zip(names, one, strict=True)) for one in costs])).markdown().splitlines()[2:] == [
         "| 224x224 | b | 1 | 602,112 | 4.82 | 1.00 | 2.00 | 3.0 |",
         "| 224x224 | c | 4 | 9 | 0.00 | 1.00 | 2.00 (parsing) | not sent |",
         "| photographs | a | 1 | 9 | 0.00 | 1.00 |  | not sent |",

@@ -1,6 +1,6 @@
 import time
 from contextlib import contextmanager
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,8 +8,9 @@ import pytest
 from ensemble_models.check.served import Answers
 from ensemble_models.dataset import Dataset
 from lab import reported
+from lab.benchmark.workloads import workload
 from lab.experiments import engines, precision
-from lab.experiments.engines import Network, Worker, timed, together
+from lab.experiments.engines import Worker, timed, together
 from scripts.errors import ScriptError
 
 
@@ -17,10 +18,8 @@ from scripts.errors import ScriptError
 def rows(monkeypatch, tmp_path):
     """The rows of a server that answers worse over gRPC, and of engines that are twice as slow as the one before."""
     asked = []
-    # Each is measured in three rounds.
-    measured = iter(
-        [{"requests": 9, "ms": 2.0 ** (number // 3), "images_per_s": 100.0 - number // 3} for number in range(99)]
-    )
+    # Each is measured in three rounds, by one client and by many.
+    measured = iter([{"ms": 2.0 ** (number // 6), "images_per_s": 100.0 - number // 6} for number in range(99)])
 
     @contextmanager
     def running(system, load):
@@ -35,7 +34,7 @@ def rows(monkeypatch, tmp_path):
     monkeypatch.setattr(precision, "running", running)
     monkeypatch.setattr(precision, "ask", ask)
     monkeypatch.setattr(precision, "labelled", lambda: Dataset(tmp_path, ()))
-    monkeypatch.setattr(precision, "figures", lambda *_, **__: next(measured))
+    monkeypatch.setattr(precision, "together", lambda *_, **__: [next(measured)])
     made = precision.PRECISION.summary([row for part in precision.parts(1.0) for row in part.rows()])
     assert asked == [("colocated", 1), ("colocated", 2)]
     return made
@@ -45,7 +44,7 @@ def test_every_network_is_computed_by_every_engine_and_the_bundled_ones_have_an_
     made = precision.PRECISION.table(rows).lines
     assert len(made) == 2 * 4 + 2 + 2 * 3
     lines = {(line[0], line[1]): line[2:] for line in made}
-    assert lines["ResNet-50", "PyTorch, float32"] == ["27", "1.00", "100.0", "", ""]
+    assert lines["ResNet-50", "PyTorch, float32"] == ["600", "1.00", "100.0", "", ""]
     assert lines["bundled DenseNet", "OpenVINO, int8"] == ["", "", "", "70.00", "60.00"]
     assert lines["both bundled models", "OpenVINO, int8"] == ["", "", "", "100.00", "100.00"]
 
@@ -59,15 +58,16 @@ def test_every_reported_figure_is_answered(rows):
 
 
 @pytest.fixture
-def network():
-    return Network("bundled ResNet", "embedded", "resnet")
+def small(monkeypatch):
+    """The bundled models in place of those of ImageNet's size, which take minutes to make."""
+    monkeypatch.setattr(engines, "workload", lambda _, precision: workload("embedded", precision))
 
 
 @pytest.mark.parametrize("wanted", ["float32", "int8"])
-def test_openvino_computes_the_bundled_model_for_one_client_and_for_several(network, wanted, monkeypatch):
+def test_openvino_computes_the_served_model_for_one_client_and_for_several(small, wanted, monkeypatch):
     monkeypatch.setattr(engines, "WARM_UP_S", 0.0)
     for clients in (1, 4):
-        assert min(timed(engines.openvino(network, wanted), clients, 0.2)) > 0
+        assert min(timed(partial(engines.openvino, "ResNet-50", wanted), clients, 0.2, 2)) > 0
 
 
 def test_clients_are_computed_at_most_one_on_each_core(monkeypatch):
@@ -86,29 +86,32 @@ def test_clients_are_computed_at_most_one_on_each_core(monkeypatch):
 
         return lambda: infer
 
-    timed(engine, 5, 0.5)
+    timed(engine, 5, 0.5, 2)
     assert started == [(2, 2)]
     assert max(most) <= 2
 
 
-def test_workers_begin_together_and_the_cause_of_a_failure_is_told(monkeypatch):
-    worker = Worker("bundled ResNet", "OpenVINO", "int8", 1)
-    [first, second] = together([worker, worker], 0.2)
-    assert min(first["images_per_s"], second["ms"]) > 0
-    with pytest.raises(ScriptError, match=r"bundled ResNet by nobody failed: KeyError"):
-        together([worker, replace(worker, engine="nobody")], 0.2)
+def sleeping(threads, at_once):
+    return lambda: partial(time.sleep, 0.001 * threads)
+
+
+def test_workers_begin_together_and_the_cause_of_a_failure_is_told():
+    [first, second] = together([Worker(sleeping, 1), Worker(sleeping, 2)], 0.2)
+    assert first["images_per_s"] > second["images_per_s"] > 0
+    with pytest.raises(ScriptError, match="a process of an engine failed: KeyError"):
+        together([Worker(sleeping, 1), Worker(partial(engines.openvino, "no network", "int8"), 1)], 0.2)
 
 
 def test_a_time_in_which_nothing_ends_is_refused():
     with pytest.raises(ScriptError, match="no image was computed"):
-        timed(lambda *_: lambda: lambda: None, 1, 0.0)
+        timed(lambda *_: lambda: lambda: None, 1, 0.0, 1)
 
 
 # PyTorch's exporter warns of its own code.
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
-def test_the_other_engines_compute_the_architecture_of_the_bundled_model(network):
-    pytest.importorskip("torch", reason="PyTorch is large: make train")
+def test_the_other_engines_compute_the_architecture_of_the_served_model(small):
+    pytest.importorskip("torchvision", reason="PyTorch is large: make train")
     pytest.importorskip("onnxruntime")
-    for start in (engines.pytorch, engines.onnxruntime):
-        engine = start(network, "float32")
-        assert np.asarray(engine(1, 1)()()).reshape(-1).shape == (10,)
+    for engine in (engines.pytorch, engines.onnxruntime):
+        infer = engine("ResNet-50", "float32", 1, 1)()
+        assert np.asarray(infer()).reshape(-1).shape == (1000,)

@@ -1,4 +1,4 @@
-import os
+import subprocess
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -41,7 +41,7 @@ def test_what_could_not_be_measured_has_its_row_and_the_default_is_compared_with
     asked = []
 
     @contextmanager
-    def running(system, load, edit):
+    def running(system, load, edit, inside):
         asked.append(edit.__self__)
         if asked[-1].workers == 2 and asked[-1].pinned:
             raise ScriptError("no\nroom")
@@ -61,7 +61,7 @@ def test_what_could_not_be_measured_has_its_row_and_the_default_is_compared_with
     @contextmanager
     def quota(cpus):
         limits.append(cpus)
-        yield
+        yield ()
 
     monkeypatch.setattr(threads, "running", running)
     monkeypatch.setattr(threads, "quota", quota)
@@ -86,29 +86,31 @@ def test_what_could_not_be_measured_has_its_row_and_the_default_is_compared_with
 
 
 @pytest.fixture
-def group(tmp_path, monkeypatch):
-    """A hierarchy of version 1, in which this process is in the uppermost group."""
+def version_1(tmp_path):
+    """A hierarchy of control groups of version 1."""
     (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1")
-    monkeypatch.setattr(threads, "_group", lambda root: (root / "cpu", "cpu"))
     return tmp_path
 
 
-def test_a_quota_is_of_what_starts_in_the_block(group):
-    own = str(os.getpid())
-    with threads.quota(1.5, group):
-        [limited] = (group / "cpu").glob("ensemble-lab-*")
-        assert (limited / "cgroup.procs").read_text() == own
-        assert int((limited / "cpu.cfs_quota_us").read_text()) / int((limited / "cpu.cfs_period_us").read_text()) == 1.5
-    assert (group / "cpu" / "cgroup.procs").read_text() == own
+def test_a_command_runs_in_a_group_with_the_quota(version_1):
+    with threads.quota(1.5, version_1) as inside:
+        [group] = (version_1 / "cpu").glob("ensemble-lab-*")
+        assert int((group / "cpu.cfs_quota_us").read_text()) / int((group / "cpu.cfs_period_us").read_text()) == 1.5
+        ran = subprocess.run([*inside, "echo", "a b", "c"], capture_output=True, text=True, check=True)
+        assert ran.stdout == "a b c\n"
+        assert int((group / "cgroup.procs").read_text()) > 0
+        # The files of a real group vanish with it.
+        for file in group.iterdir():
+            file.unlink()
+    assert list((version_1 / "cpu").iterdir()) == []
 
 
-def test_without_a_quota_no_group_is_made(group):
-    with threads.quota(None, group):
-        assert list((group / "cpu").glob("ensemble-lab-*")) == []
+def test_without_a_quota_no_group_is_made(version_1):
+    with threads.quota(None, version_1) as inside:
+        assert inside == ()
+        assert list((version_1 / "cpu").iterdir()) == []
 
 
-def test_a_hierarchy_that_cannot_be_written_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(threads, "_group", lambda root: (root / "none", "cpu"))
-    with pytest.raises(ScriptError, match="run as root"), threads.quota(1.0, tmp_path):
+def test_a_hierarchy_that_cannot_be_written_is_told(tmp_path):
+    with pytest.raises(ScriptError, match="run as root"), threads.quota(1.0, tmp_path / "none"):
         pass

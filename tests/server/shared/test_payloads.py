@@ -23,6 +23,6 @@ def file(server):
 def test_each_form_is_answered(server, file, batch):
     urls, pixels = {"http": server.url, "grpc": f"grpc://{server.grpc}"}, np.zeros((batch, 32, 32, 3), np.uint8)
     encoded = [jpeg(image) for image in pixels]
-    for form in (*FORMS, shared(file, REGION)):
+    for form in (*FORMS, shared(file)):
         request = form.encode(pixels if form.of == "pixels" else encoded, "one")
         assert form.way is None or answers(urls[form.way], request), form.name
