@@ -7,8 +7,7 @@ combination. The price of a million calls is computed for the machines of a docu
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
@@ -24,7 +23,7 @@ from ensemble_models.dataset import Dataset, sample
 from ensemble_models.ensembles import Members
 from ensemble_models.tune_cascade import members_of
 from lab.benchmark.systems import OURS, named, running
-from lab.benchmark.workloads import MEMBERS, Placement, Precision, Workload, changed, merge, workload
+from lab.benchmark.workloads import CACHE, MEMBERS, Placement, Precision, Workload, changed, merge, workload
 from lab.experiments.experiment import declared, figures, labelled
 from lab.reported import of
 from lab.rows import Part, Row, Rows
@@ -34,6 +33,8 @@ CLIENTS = 32
 # So many of the labelled images are sent.
 SENT = 1000
 STUDENT = "student"
+# The workload in a precision, and what the members predict for all labelled images.
+Prepared = Callable[[Precision], tuple[Workload, Members]]
 DECLARED: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 
 
@@ -63,9 +64,9 @@ class Step:
             args["members"] = [{**args["members"][0], "name": name} for name in self.members]
         changed(self.args, deployment={"autoscaling_config": None, "num_replicas": 1})(config)
 
-    def measured(self, images: Images, seconds: float) -> Iterator[Row]:
+    def measured(self, prepared: Prepared, seconds: float) -> Iterator[Row]:
         """Serve and load it. Raises ScriptError if it did not start, or answered nothing."""
-        load, predicted = images.load(self.precision)
+        load, predicted = prepared(self.precision)
         system = OURS[self.placement] if self.peer is None else named([self.peer])[0]
         with running(system, load, self.edit, self.environment) as server:
             row = server.row(load, "http", Closed(CLIENTS), seconds * self.times)
@@ -98,37 +99,28 @@ def ladder() -> list[Step]:
     return found
 
 
-class Images:
-    """The labelled images, the images to send, and the members' predictions; each is made when it is first read."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        """Set the labelled images."""
-        self.dataset = dataset
-        self._folder = tempfile.TemporaryDirectory()
-
-    @cache  # noqa: B019 - as long as the experiment.
-    def _sent(self) -> tuple[Path, ...]:
-        some = sample(self.dataset, SENT)
-        sent = tuple(Path(self._folder.name) / f"{number:04}.jpg" for number in range(len(some)))
-        for path, (encoded, _) in zip(sent, some.read(), strict=True):
-            path.write_bytes(encoded)
-        return sent
-
-    @cache  # noqa: B019
-    def load(self, precision: Precision) -> tuple[Workload, Members]:
-        """Return the workload in a precision, and the members' predictions.
-
-        Raises ScriptError if an image or a model can't be read.
-        """
-        load = replace(workload("embedded", precision), images=self._sent())
-        models = [find(DEFAULT_ROOT, name, load.version) for name in (*MEMBERS, STUDENT)]
-        return load, members_of(models, (), self.dataset, "mean")
+def sent(dataset: Dataset) -> tuple[Path, ...]:
+    """Write some of the labelled images, which are sent, to files."""
+    folder, some = CACHE / "ladder", sample(dataset, SENT)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = tuple(folder / f"{number:04}.jpg" for number in range(len(some)))
+    for path, (encoded, _) in zip(files, some.read(), strict=True):
+        path.write_bytes(encoded)
+    return files
 
 
 def parts(seconds: float) -> Sequence[Part]:
-    """Make each step a part."""
-    images = Images(labelled())
-    return [Part(step.name, partial(step.measured, images, seconds), {"step": step.name}) for step in ladder()]
+    """Make each step a part. Raises ScriptError if an image can't be read."""
+    dataset = labelled()
+    images = sent(dataset)
+
+    @cache
+    def prepared(precision: Precision) -> tuple[Workload, Members]:
+        load = replace(workload("embedded", precision), images=images)
+        models = [find(DEFAULT_ROOT, name, load.version) for name in (*MEMBERS, STUDENT)]
+        return load, members_of(models, (), dataset, "mean")
+
+    return [Part(step.name, partial(step.measured, prepared, seconds), {"step": step.name}) for step in ladder()]
 
 
 def shown(rows: Rows) -> Rows:

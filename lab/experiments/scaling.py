@@ -37,11 +37,6 @@ class Size:
     replicas: int
     machines: int = 1
 
-    @property
-    def name(self) -> str:
-        """The size for people."""
-        return f"cores: {self.cores}, replicas: {self.replicas}, machines: {self.machines}"
-
     def edit(self, config: dict[str, Any]) -> None:
         """Change the Serve config of one process; each model computes with one thread."""
         cpus: Any = "auto" if self.replicas > 1 else None
@@ -53,27 +48,17 @@ class Size:
     def load(self, seconds: float) -> Iterator[Row]:
         """Serve the workload, and load it by more and more clients: here, or in a network namespace of their own."""
         # Where machines can't be made, that is told before the workload is.
-        with nullcontext() if self.machines == 1 else network(2) as machines:
+        with nullcontext((None, None)) if self.machines == 1 else network(2) as (here, elsewhere):
             load = replace(workload("imagenet", "int8"), images=photographs("small"))
-            image = sum(path.stat().st_size for path in load.images) / len(load.images) * 8 / 1e6
-            rows = _here(self, load, seconds) if machines is None else _apart(machines, self, load, seconds)
-            for clients, row in rows:
-                yield {"clients": clients, **row, "megabits_per_s": row["requests_per_s"] * image}
-
-
-def _here(size: Size, load: Workload, seconds: float) -> Iterator[tuple[int, Row]]:
-    with running(OURS["colocated"], load, size.edit) as server:
-        for clients in CLIENTS * ROUNDS:
-            row = server.load(load, "http", clients, seconds)
-            yield clients, {name: row[name] for name in ("requests", "requests_per_s", "p50_ms", "p99_ms")}
-
-
-def _apart(machines: list[Machine], size: Size, load: Workload, seconds: float) -> Iterator[tuple[int, Row]]:
-    [server, client] = machines
-    with running(OURS["colocated"], load, size.edit, machine=server):
-        across(client, server, load, max(CLIENTS), seconds)
-        for clients in CLIENTS * ROUNDS:
-            yield clients, across(client, server, load, clients, seconds)
+            megabits = sum(path.stat().st_size for path in load.images) / len(load.images) * 8 / 1e6
+            with running(OURS["colocated"], load, self.edit, machine=here) as server:
+                for clients in CLIENTS * ROUNDS:
+                    if here is None or elsewhere is None:
+                        found = server.load(load, "http", clients, seconds)
+                        row = {name: found[name] for name in ("requests", "requests_per_s", "p50_ms", "p99_ms")}
+                    else:
+                        row = across(elsewhere, here, load, clients, seconds)
+                    yield {"clients": clients, **row, "megabits_per_s": row["requests_per_s"] * megabits}
 
 
 def across(client: Machine, server: Machine, load: Workload, clients: int, seconds: float) -> Row:
@@ -83,7 +68,7 @@ def across(client: Machine, server: Machine, load: Workload, clients: int, secon
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "load.json"
-        flags = ("--concurrency", clients, "--seconds", seconds, "--warm-up", 0, "--json", file)
+        flags = ("--concurrency", clients, "--seconds", seconds, "--json", file)
         command = (sys.executable, "-P", "-m", "ensemble_capacity.load", f"http://{server.address}:{HTTP_PORT}", *flags)
         options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
         with client.start(*command, "--images", *load.images, **options) as process:
@@ -115,7 +100,7 @@ def parts(seconds: float) -> Sequence[Part]:
     """Serve one replica on one core; one on all, and one for each; and one across a network."""
     cores = available_cpus()
     sizes = dict.fromkeys([Size(1, 1), *(Size(cores, replicas) for replicas in (1, cores)), Size(cores, 1, 2)])
-    return [Part(size.name, partial(size.load, seconds), asdict(size)) for size in sizes]
+    return [Part(str(size), partial(size.load, seconds), asdict(size)) for size in sizes]
 
 
 def compare(rows: Rows) -> Mapping[str, str]:
