@@ -4,7 +4,6 @@ COMMANDS = {
     "Training": {"train": ("lab.training.__main__", "Trains a member: a CIFAR-size network.")},
     "Laboratory": {
         "benchmark": ("lab.benchmark.__main__", "Compares this application with other servers."),
-        "limit": ("lab.benchmark.limit", "Measures the highest rate of the models, unserved."),
         "experiments": ("lab.experiments.__main__", "Repeats an experiment of docs/experiments."),
         "faults": ("lab.faults.__main__", "Injects faults into running servers under load."),
         "pictures": ("lab.pictures", "Draws the pictures of the documentation."),

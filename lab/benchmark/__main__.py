@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,12 +11,11 @@ import click
 from tqdm import tqdm
 
 from ensemble_models.options import POSITIVE, SHARE, Command, Number, file_options, option, write_files
-from lab.benchmark.systems import Running, System, can_serve, named, peers, running
+from lab.benchmark.limit import Limit
+from lab.benchmark.systems import System, can_serve, named, peers, running
 from lab.benchmark.workloads import WORKLOADS, Workload, workload
 from lab.rows import Row, Rows, medians, table
-from scripts.errors import ScriptError
 
-LIMIT_PATIENCE_S, LIMIT_TRIES_S = 120.0, 30.0
 # Figures of a row, of which the median over the rounds is taken.
 MEASURES = (
     "requests_per_s",
@@ -41,40 +37,6 @@ COLUMNS = (
 )
 
 
-class Limit:
-    """The limit of the models; without settings, the first measurement finds the settings of all others."""
-
-    def __init__(self, load: Workload, clients: Sequence[int], seconds: float, settings: Sequence[str] = ()) -> None:
-        """Create a limit of a workload, with a setting per number of clients as `ensemble limit` prints them."""
-        self._command = [sys.executable, "-P", "-m", "lab.benchmark.limit", *map(str, load.models)]
-        self._command += ["--images", *map(str, load.images), "--clients", *map(str, clients)]
-        self._command += ["--seconds", str(seconds)]
-        if load.precision is not None:
-            self._command += ["--precision", load.precision]
-        # Each number of clients is tried with a dozen settings first.
-        self._patience_s = LIMIT_PATIENCE_S + (seconds + LIMIT_TRIES_S) * len(clients)
-        self._settings = list(settings)
-
-    def measure(self) -> dict[int, Row]:
-        """Measure the limit; return the measurements by the number of clients.
-
-        Raises ScriptError if it could not be measured, or not in its time.
-        """
-        more = ["--setting", *self._settings] if self._settings else []
-        try:
-            # Watched from here: a native library that hangs with the interpreter's lock held can't time out by itself.
-            printed = subprocess.run(  # noqa: S603
-                [*self._command, *more], capture_output=True, text=True, timeout=self._patience_s
-            )
-        except subprocess.TimeoutExpired as err:
-            raise ScriptError(f"the limit was not measured within {self._patience_s:.0f} s; run it again") from err
-        if printed.returncode != 0:
-            raise ScriptError(f"the limit could not be measured: {printed.stderr[-2000:]}")
-        measured = [json.loads(line) for line in printed.stdout.splitlines() if line.startswith("{")]
-        self._settings = [line["setting"] for line in measured]
-        return {line["clients"]: line for line in measured}
-
-
 def run(
     load: Workload,
     systems: Sequence[System],
@@ -83,50 +45,39 @@ def run(
     seconds: float,
     rounds: int,
     with_tail: bool = False,
-) -> Iterator[Rows]:
-    """Measure, round by round: after each system, the medians of all rounds so far.
+) -> Iterator[Row]:
+    """Measure every system in each round, with the limit before and after it.
 
     Raises ScriptError if a system did not start, or a request failed.
     """
-    samples: Rows = []
-    steps = tqdm(total=rounds * max(1, len(systems)), desc=load.name, unit="system")
-    for _ in range(rounds):
-        before = _limit(load, limit, samples)
-        for system in systems:
-            steps.set_postfix_str(f"{system.name} {system.placement or ''}")
+    for number in range(rounds):
+        before = limit.measure() if limit else {}
+        yield from ({**_key(load, None, None, count), **row} for count, row in before.items())
+        for system in tqdm(systems, f"{load.name}, round {number + 1}", unit="system"):
+            found = []
             with running(system, load) as server:
-                found = [
-                    row
-                    for protocol in system.protocols
-                    for row in _loads(load, system, server, protocol, clients, seconds, with_tail)
-                ]
-            after = _limit(load, limit, samples)
-            if before:
+                for protocol in system.protocols:
+                    rows = [
+                        {**_key(load, system, protocol, count), **server.load(load, protocol, count, seconds)}
+                        for count in clients
+                    ]
+                    if with_tail:
+                        most, lone_ms = max(row["requests_per_s"] for row in rows), rows[0]["p50_ms"]
+                        rate = server.rate_within_tail(load, protocol, lone_ms, most, seconds)
+                        rows[0]["tail_requests_per_s"] = rate
+                    found += rows
+            after = limit.measure() if limit else {}
+            yield from ({**_key(load, None, None, count), **row} for count, row in after.items())
+            if limit:
                 _add_ratios(found, before, after)
-            samples += found
+            yield from found
             before = after
-            steps.update()
-            yield _rows(samples)
-        if not systems:
-            yield _rows(samples)
-    steps.close()
 
 
-def _loads(
-    load: Workload,
-    system: System,
-    server: Running,
-    protocol: str,
-    clients: Sequence[int],
-    seconds: float,
-    with_tail: bool,
-) -> Rows:
-    """Measure a system by a protocol; the first row gets the rate within the tail, if it is wanted."""
-    rows = [{**_key(load, system, protocol, count), **server.load(load, protocol, count, seconds)} for count in clients]
-    if with_tail:
-        most = max(row["requests_per_s"] for row in rows)
-        rows[0]["tail_requests_per_s"] = server.rate_within_tail(load, protocol, rows[0]["p50_ms"], most, seconds)
-    return rows
+def _key(load: Workload, system: System | None, protocol: str | None, clients: int) -> Row:
+    """Return the columns that identify a row; without a system the row is the limit's."""
+    name, placement = (system.name, system.placement) if system else ("limit", None)
+    return {"workload": load.name, "system": name, "placement": placement, "protocol": protocol, "clients": clients}
 
 
 def _add_ratios(rows: Rows, before: dict[int, Row], after: dict[int, Row]) -> None:
@@ -138,22 +89,9 @@ def _add_ratios(rows: Rows, before: dict[int, Row], after: dict[int, Row]) -> No
             row["tail_ratio_to_limit"] = row["tail_requests_per_s"] / max(around.values())
 
 
-def _rows(samples: Rows) -> Rows:
+def summary(samples: Rows) -> Rows:
     """Take the medians; every row has every figure, None for one that its system has not."""
     return [{**row, **{name: row.get(name) for name in ("requests", *MEASURES)}} for row in medians(samples, MEASURES)]
-
-
-def _key(load: Workload, system: System | None, protocol: str | None, clients: int) -> Row:
-    """Return the columns that identify a row; without a system the row is the limit's."""
-    name, placement = (system.name, system.placement) if system else ("limit", None)
-    return {"workload": load.name, "system": name, "placement": placement, "protocol": protocol, "clients": clients}
-
-
-def _limit(load: Workload, limit: Limit | None, samples: Rows) -> dict[int, Row]:
-    measured = {} if limit is None else limit.measure()
-    figures = {clients: {name: line[name] for name in MEASURES if name in line} for clients, line in measured.items()}
-    samples += [{**_key(load, None, None, clients), **line} for clients, line in figures.items()]
-    return figures
 
 
 @click.command("benchmark", cls=Command)
@@ -192,13 +130,14 @@ def main(**given: Any) -> None:
     load = replace(workload(args.workload_name, args.precision), stops=args.stops or None, repeats=args.repeats)
     systems = chosen if args.systems else [system for system in chosen if can_serve(system, load)]
     limit = Limit(load, args.clients, args.seconds) if "limit" in (args.systems or ["limit"]) else None
-    rows: Rows = []
+    samples: Rows = []
     try:
-        for so_far in run(load, systems, limit, args.clients, args.seconds, args.rounds, args.tail):
-            rows = so_far
+        for row in run(load, systems, limit, args.clients, args.seconds, args.rounds, args.tail):
+            samples.append(row)
     finally:
         # Of what ends early, what was measured.
-        if rows:
+        if samples:
+            rows = summary(samples)
             (compared := table(COLUMNS, rows)).show()
             write_files(args, compared, rows)
 

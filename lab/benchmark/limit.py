@@ -1,9 +1,9 @@
-"""The highest rate of the models, unserved: `ensemble limit`."""
+"""The highest rate of the models, unserved: decoding and all members by OpenVINO, in one process."""
 
 from __future__ import annotations
 
 import itertools
-import json
+import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,23 +12,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import click
 import cv2
 import numpy as np
 import openvino as ov
 
 from deployments.contract.preprocessing import Preprocessing
 from deployments.cpus import available_cpus
-from deployments.repository.repository import read
 from deployments.transformer.decoding import decode, read_header
 from deployments.transformer.transformer import TransformerSettings
-from ensemble_models.options import FILE, POSITIVE, Command, Number, option
 from ensemble_models.prediction import preprocessing
+from lab.benchmark.workloads import Workload
+from lab.rows import Row
+from scripts.errors import ScriptError
 
 TRY_S = 1.0
 # The largest batch that is tried.
 MOST_AT_ONCE = 16
 WARM_UP_S = 0.5
+PATIENCE_S, TRIES_S = 120.0, 30.0
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Run:
         self._kinds = list(dict.fromkeys(wanted))
         self._pool = ThreadPoolExecutor(available_cpus())
 
-    def measure(self, clients: int, batch: int, seconds: float, warm_up_s: float) -> dict[str, float]:
+    def measure(self, clients: int, batch: int, seconds: float, warm_up_s: float) -> Row:
         """Measure images per second, latency in milliseconds, and CPU milliseconds per image."""
         before = time.process_time()
         requests = [[model.create_infer_request() for model in self._models] for _ in range(max(1, clients // batch))]
@@ -119,53 +120,52 @@ class Run:
         return dict(zip(self._kinds, map(np.stack, zip(*decoded, strict=True)), strict=True))
 
 
-@click.command("limit", cls=Command)
-@click.argument("models", type=FILE, nargs=-1, required=True)
-@option("--images", type=FILE, multiple=True, required=True, metavar="FILE...", help="Images to send.")
-@option("--clients", type=POSITIVE, multiple=True, default=(1, 8, 32), metavar="N...", help="Images in flight.")
-@option("--seconds", type=Number(), default=3, help="Seconds of each measurement.")
-@option("--precision", help="INFERENCE_PRECISION_HINT.")
-@option("--setting", multiple=True, metavar="THREADS:STREAMS:BATCH...", help="A setting for each of --clients.")
-def main(
-    models: tuple[Path, ...],
-    images: tuple[Path, ...],
-    clients: tuple[int, ...],
-    seconds: float,
-    precision: str | None,
-    setting: tuple[str, ...],
-) -> None:
-    """Measure the highest rate of models: decoding and all members by OpenVINO's asynchronous requests in one process.
-
-    ensemble limit models/resnet/2/model.xml models/densenet/2/model.xml --images photographs/*.jpg
-
-    Each model stands in a repository, with its metadata. The command prints a line of JSON for each number of clients,
-    that is, of images in flight; each is the best of the threads, streams and batch sizes tried, or of the given ones.
-    """
+def best(load: Workload, clients: Sequence[int], seconds: float, given: Sequence[Setting]) -> list[tuple[Setting, Row]]:
+    """Measure each number of images in flight with its given setting, or else with the best of those worth trying."""
     cv2.setNumThreads(1)
     # The first tensor made of an array sets up OpenVINO's NumPy binding; two threads at it at once freeze for ever.
     ov.Tensor(np.zeros(1, np.uint8))
-    folders = [path.parent for path in models]
-    wanted = [preprocessing(read(folder.parent.name, int(folder.name), folder)) for folder in folders]
-    encoded = [path.read_bytes() for path in images]
-    given = [[Setting(*map(int, text.split(":")))] for text in setting]
-    tried = given or [settings(count) for count in clients]
+    wanted, encoded = [preprocessing(model) for model in load.found], [path.read_bytes() for path in load.images]
+    tried = [[each] for each in given] or [settings(count) for count in clients]
     runs = {
-        compiled: Run(compile_models(list(models), compiled, precision), encoded, wanted)
+        compiled: Run(compile_models(load.models, compiled, load.precision), encoded, wanted)
         for compiled in dict.fromkeys(each.compiled for candidates in tried for each in candidates)
     }
 
-    def measured(count: int, each: Setting, seconds: float, warm_up_s: float) -> dict[str, float]:
+    def measured(count: int, each: Setting, seconds: float, warm_up_s: float) -> Row:
         return runs[each.compiled].measure(count, each.batch, seconds, warm_up_s)
 
+    found = []
     for count, candidates in zip(clients, tried, strict=True):
-        best = candidates[0]
+        chosen = candidates[0]
         if len(candidates) > 1:
-            rates = {each: measured(count, each, TRY_S, TRY_S / 2)["requests_per_s"] for each in candidates}
-            best = max(rates, key=lambda each: rates[each])
-        result = measured(count, best, seconds, WARM_UP_S)
-        told = f"{best.threads}:{best.streams}:{best.batch}"
-        print(json.dumps({"clients": count, "setting": told, **result}), flush=True)
+            chosen = max(candidates, key=lambda each: measured(count, each, TRY_S, TRY_S / 2)["requests_per_s"])
+        found.append((chosen, measured(count, chosen, seconds, WARM_UP_S)))
+    return found
 
 
-if __name__ == "__main__":
-    main()
+class Limit:
+    """The limit of a workload's models; without settings, the first measurement finds the settings of all others."""
+
+    def __init__(
+        self, load: Workload, clients: Sequence[int], seconds: float, settings: Sequence[Setting] = ()
+    ) -> None:
+        """Create a limit for numbers of images in flight, with a setting for each."""
+        self._load, self._clients, self._seconds, self._settings = load, clients, seconds, settings
+        # Each number of clients is tried with a dozen settings first.
+        self._patience_s = PATIENCE_S + (seconds + TRIES_S) * len(clients)
+
+    def measure(self) -> dict[int, Row]:
+        """Measure the limit; return the figures by the number of clients.
+
+        Raises ScriptError if it was not measured in its time.
+        """
+        # Watched from here: a native library that hangs with the interpreter's lock held can't time out by itself.
+        with multiprocessing.get_context("spawn").Pool(1) as process:
+            measuring = process.apply_async(best, (self._load, self._clients, self._seconds, self._settings))
+            try:
+                found = measuring.get(self._patience_s)
+            except multiprocessing.TimeoutError as err:
+                raise ScriptError(f"the limit was not measured within {self._patience_s:.0f} s; run it again") from err
+        self._settings = [setting for setting, _ in found]
+        return dict(zip(self._clients, (row for _, row in found), strict=True))

