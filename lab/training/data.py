@@ -8,9 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +56,15 @@ def cutout(images: Tensor, size: int) -> Tensor:
 
 
 def augment(images: Tensor, recipe: Recipe) -> Tensor:
-    """Shift images and cut squares out; with `zoom` also change zoom, contrast and brightness."""
+    """Shift and zoom images, change contrast and brightness, and cut squares out."""
     n = len(images)
+
+    def around(middle: float, most: float) -> Tensor:
+        return middle + most * (2 * torch.rand(n, 1, 1, 1, device=images.device) - 1)
+
     shift = torch.randint(-recipe.translate_px, recipe.translate_px + 1, (n, 2), device=images.device).float()
-    if recipe.augmentation == "shift":
-        return cutout(warp(images, torch.ones(n, device=images.device), shift), recipe.cutout_px)
-    scale = 1 + recipe.zoom * (2 * torch.rand(n, device=images.device) - 1)
-    gain = 1 + recipe.contrast * (2 * torch.rand(n, 1, 1, 1, device=images.device) - 1)
-    offset = recipe.contrast * (2 * torch.rand(n, 1, 1, 1, device=images.device) - 1)
-    return cutout(warp(images, scale, shift) * gain + offset, recipe.cutout_px)
+    warped = warp(images, around(1, recipe.zoom).view(n), shift)
+    return cutout(warped * around(1, recipe.contrast) + around(0, recipe.contrast), recipe.cutout_px)
 
 
 def mix(images: Tensor, targets: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
@@ -96,8 +95,8 @@ def mix(images: Tensor, targets: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor
     return result, torch.lerp(targets, targets[others], part.view(n, 1))
 
 
-# Normalized images, float [n,3,H,W]; the classes' probabilities, float [n,classes]; and what teachers answer to these
-# images, float [n,classes], None where they were not asked.
+# Images, uint8 pixels or normalized, [n,3,H,W]; the classes' probabilities, float [n,classes]; and what teachers answer
+# to these images, float [n,classes], None where they were not asked.
 Lesson = tuple[Tensor, Tensor, Tensor | None]
 # The same for every run, whatever its own seed, so that runs share the teachers' answers.
 SEED = 0
@@ -105,7 +104,7 @@ AT_ONCE = 500
 
 
 class Mixtures:
-    """The images as they are, and all of them mixed in several ways; their classes, and the teachers' answers."""
+    """The images as they are, and all of them mixed in `mixtures` ways; their classes, and the teachers' answers."""
 
     def __init__(
         self,
@@ -134,9 +133,11 @@ class Mixtures:
             self._images = torch.stack([resized(images, size) for images in self._images])
 
     def draw(self, rows: Tensor) -> Lesson:
-        """Draw images by their numbers, int64 [n], each as it is or mixed: as `Lesson`, but as pixels, uint8."""
-        mixed = torch.rand(len(rows)) < self._probability
-        ways = torch.randint(1, len(self._images), (len(rows),)) * mixed
+        """Draw images by their numbers, int64 [n], each as it is or mixed: pixels, uint8."""
+        ways = torch.zeros_like(rows)
+        if (mixtures := len(self._images) - 1) > 0:
+            mixed = torch.rand(len(rows)) < self._probability
+            ways = torch.randint(1, mixtures + 1, (len(rows),)) * mixed
         taught = None if self._taught is None else self._taught[ways, rows]
         return self._images[ways, rows], self._targets[ways, rows], taught
 
@@ -186,10 +187,6 @@ def answers(images: Tensor, teachers: Teachers, file: Path | None) -> Tensor:
     return result
 
 
-# From numbers of images, int64 [n], to the images.
-Draw = Callable[[Tensor], Lesson]
-
-
 def load_images(dataset: Dataset, size: int, classes: Sequence[str]) -> tuple[Tensor, Tensor]:
     """Decode a dataset as the server does; the centre is cut out of an image that is not square.
 
@@ -204,25 +201,6 @@ def load_images(dataset: Dataset, size: int, classes: Sequence[str]) -> tuple[Te
     for i, (encoded, name) in enumerate(tqdm(dataset.read(), "decode", len(dataset), unit="img", delay=1)):
         [images[i]], labels[i] = decode(dataset.names[i], encoded, [Preprocessing((size, size))]), index[name]
     return torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels)
-
-
-def as_they_are(images: Tensor, labels: Tensor, classes: int) -> Draw:
-    """Draw from normalized images, float [N,3,H,W], of classes int64 [N]."""
-    return lambda rows: (images[rows], F.one_hot(labels[rows], classes).float(), None)
-
-
-def batches(draw: Draw, count: int, recipe: Recipe, epoch: int) -> Iterator[Lesson]:
-    """Yield each of `count` images once, mirrored in every other epoch (Jordan 2024, arXiv:2404.00498)."""
-    mirrored = (torch.arange(count) * 2654435761 % 97 % 2 + epoch) % 2 == 1
-    size = min(recipe.batch_size, count)
-    for rows in torch.randperm(count).split(size):
-        if len(rows) == size:
-            batch, targets, taught = draw(rows)
-            batch = torch.where(mirrored[rows].to(batch.device).view(-1, 1, 1, 1), batch.flip(3), batch)
-            batch = augment(batch, recipe)
-            if recipe.mix != "none" and not recipe.mixtures:
-                batch, targets = mix(batch, targets, recipe)
-            yield batch, targets, taught
 
 
 class Normalization:
@@ -252,18 +230,16 @@ class TrainingData:
 
     Attributes:
         begun: what a checkpoint records of them.
-        device: that they lie on.
+        device: that they are learnt on.
         teachers: whose answers are learnt; None without.
-        images: to learn, as they are: float [N,3,H,W].
-        judged: images and class indices to measure top-1 on after each epoch; None for none.
+        pixels: the images to learn, as they are: uint8 [N,3,H,W].
+        judged: normalized images and class indices to measure top-1 on after each epoch; None for none.
         normalize: from pixels.
-        draw: gives images by their numbers.
     """
 
-    images: Tensor
+    pixels: Tensor
     judged: tuple[Tensor, Tensor] | None
     normalize: Normalization
-    draw: Draw
 
     def __init__(
         self,
@@ -291,7 +267,8 @@ class TrainingData:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._recipe, self._size, self._outputs = recipe, size, teacher_outputs
         self._dataset, _ = Dataset.open(data).hold_out(recipe.hold_out)
-        self._judging, self.teachers, self._loaded = judged, None, False
+        self._judging, self.teachers = judged, None
+        self._mixtures: Mixtures | None = None
         if recipe.teachers:
             self.teachers = Teachers(repository or DEFAULT_ROOT, recipe.teachers, self._dataset.classes)
             if self._taught_at != size and not recipe.mixtures:
@@ -316,27 +293,40 @@ class TrainingData:
 
         Raises ScriptError: see `load_images` and `Mixtures`.
         """
-        if self._loaded:
+        if self._mixtures is not None:
             return
+        classes, mixes = self._dataset.classes, self._recipe.mixtures > 0
         # The smaller first, so that a class that isn't the model's is reported at once.
-        held = None if self._judging is None else load_images(self._judging, self._size, self._dataset.classes)
-        raw, labels = load_images(self._dataset, self._size, self._dataset.classes)
-        self.normalize = Normalization(raw, self.device)
-        self.images = self.normalize(raw)
+        held = None if self._judging is None else load_images(self._judging, self._size, classes)
+        self.pixels, labels = load_images(self._dataset, self._size, classes)
+        self.normalize = Normalization(self.pixels, self.device)
         self.judged = None if held is None else (self.normalize(held[0]), held[1].to(self.device))
-        self.draw = as_they_are(self.images, labels.to(self.device), len(self._dataset.classes))
-        if self._recipe.mixtures:
-            if self._taught_at != self._size:
-                raw, _ = load_images(self._dataset, self._taught_at, self._dataset.classes)
-            given = raw, labels, len(self._dataset.classes), self._recipe
-            self.draw = partial(self._mixed, Mixtures(*given, self.teachers, self._outputs, size=self._size))
-        self._loaded = True
+        given = self.pixels
+        if mixes and self._taught_at != self._size:
+            given, _ = load_images(self._dataset, self._taught_at, classes)
+        # Without mixtures the teachers are asked about each batch.
+        teachers = self.teachers if mixes else None
+        self._mixtures = Mixtures(given, labels, len(classes), self._recipe, teachers, self._outputs, size=self._size)
 
-    def _mixed(self, mixtures: Mixtures, rows: Tensor) -> Lesson:
-        """Draw mixed images, normalized on the device."""
-        pixels, targets, taught = mixtures.draw(rows)
-        taught = None if taught is None else taught.to(self.device)
-        return self.normalize(pixels), targets.to(self.device), taught
+    def draw(self, rows: Tensor) -> Lesson:
+        """Draw images by their numbers, int64 [n], normalized on the device."""
+        assert self._mixtures is not None
+        pixels, targets, taught = self._mixtures.draw(rows)
+        return self.normalize(pixels), targets.to(self.device), None if taught is None else taught.to(self.device)
+
+    def batches(self, epoch: int) -> Iterator[Lesson]:
+        """Yield each image once, mirrored in every other epoch (Jordan 2024, arXiv:2404.00498)."""
+        count = len(self.pixels)
+        mirrored = (torch.arange(count) * 2654435761 % 97 % 2 + epoch) % 2 == 1
+        size = min(self._recipe.batch_size, count)
+        for rows in torch.randperm(count).split(size):
+            if len(rows) == size:
+                batch, targets, taught = self.draw(rows)
+                batch = torch.where(mirrored[rows].to(batch.device).view(-1, 1, 1, 1), batch.flip(3), batch)
+                batch = augment(batch, self._recipe)
+                if self._recipe.mix != "none" and not self._recipe.mixtures:
+                    batch, targets = mix(batch, targets, self._recipe)
+                yield batch, targets, taught
 
 
 def judging_images(recipe: Recipe, data: Path, validation: Path | None) -> Dataset | None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from lab.training.architectures import network, whiten
-from lab.training.data import TrainingData, batches
+from lab.training.data import TrainingData
 from lab.training.recipe import Recipe
 from lab.training.teachers import LOSSES
 from scripts.errors import ScriptError
@@ -79,7 +79,7 @@ def sum_gradients(
         model: from images to logits.
         images: normalized, float [N,3,H,W].
         targets: class indices, int64 [N], or the classes' probabilities, float [N,classes].
-        recipe: the size of a part, the label smoothing, and the teachers' weight, loss and temperature.
+        recipe: the size of a part, the label smoothing, and the teachers' weight and loss.
         taught: the teachers' probabilities, float [N,classes]; None without teachers.
     """
     total, size = torch.zeros((), device=images.device), recipe.forward_batch_size
@@ -90,7 +90,7 @@ def sum_gradients(
             logits = model(part.contiguous(memory_format=torch.channels_last)).float()
         loss = F.cross_entropy(logits, truth, label_smoothing=recipe.label_smoothing, reduction="sum")
         if lesson is not None:
-            soft = LOSSES[recipe.teacher_loss](logits, lesson, recipe.temperature)
+            soft = LOSSES[recipe.teacher_loss](logits, lesson)
             loss = torch.lerp(loss, soft, recipe.teacher_weight)
         loss.backward()
         total += loss.detach()
@@ -132,12 +132,7 @@ def resume(checkpoint: Path, begun: dict[str, Any]) -> dict[str, Any] | None:
     if not checkpoint.exists():
         return None
     saved = load(checkpoint)
-    for what, value in begun.items():
-        if saved.get(what) != value:
-            raise ScriptError(
-                f"{checkpoint} was made with another {what.replace('_', ' ')}: {saved.get(what)}, not {value}; "
-                "name another file by --checkpoint"
-            )
+    check_same(saved, begun, checkpoint, *begun)
     return saved
 
 
@@ -147,12 +142,20 @@ def origin(initial: Path, begun: dict[str, Any]) -> dict[str, Any]:
     Raises ScriptError if it is not at its end, or of other classes or another size than this one.
     """
     saved = load(initial)
-    for what in ("classes", "size"):
-        if saved[what] != begun[what]:
-            raise ScriptError(f"{initial} was made with another {what}: {saved[what]}, not {begun[what]}")
+    check_same(saved, begun, initial, "classes", "size")
     if saved["epoch"] < saved["recipe"]["epochs"]:
         raise ScriptError(f"{initial} is at epoch {saved['epoch']} of {saved['recipe']['epochs']}; finish it first")
     return saved
+
+
+def check_same(saved: dict[str, Any], begun: dict[str, Any], file: Path, *names: str) -> None:
+    """Raise ScriptError if a checkpoint records something else than this run begins with."""
+    for what in names:
+        if saved.get(what) != begun[what]:
+            raise ScriptError(
+                f"{file} was made with another {what.replace('_', ' ')}: {saved.get(what)}, not {begun[what]}; "
+                "name another file"
+            )
 
 
 def set_weights(model: nn.Module, saved: dict[str, Any], file: Path | None) -> None:
@@ -196,7 +199,8 @@ class Run:
         data.load()
         if weights is None:
             # Every so many, because they are sorted by class.
-            whiten(model, data.images[:: -(-data.images[:, 0].numel() // WHITENING_PIXELS)].cpu())
+            some = data.pixels[:: -(-data.pixels[:, 0].numel() // WHITENING_PIXELS)]
+            whiten(model, data.normalize(some).cpu())
         self._model: nn.Sequential = model.to(data.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._optimizers = optimizers(self._model, recipe)
         self._peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in self._optimizers]
@@ -216,11 +220,11 @@ class Run:
         """Go through the images once and save the checkpoint; returns a sentence on it."""
         recipe, data, losses = self._recipe, self._data, []
         started = time.monotonic()
-        steps = max(1, len(data.images) // recipe.batch_size)
+        steps = max(1, len(data.pixels) // recipe.batch_size)
         title = f"epoch {self.epoch + 1}/{recipe.epochs}"
         self._model.train()
         with tqdm(total=steps, desc=title, unit="batch", leave=False) as progress:
-            for step, (batch, truth, taught) in enumerate(batches(data.draw, len(data.images), recipe, self.epoch)):
+            for step, (batch, truth, taught) in enumerate(data.batches(self.epoch)):
                 self._set_rates((self.epoch * steps + step) / (recipe.epochs * steps))
                 self._model.zero_grad()
                 if taught is None and data.teachers is not None:

@@ -9,7 +9,6 @@ import click
 
 from ensemble_models.options import COUNT, POSITIVE, SHARE, Function, Number, option
 
-Augmentation = Literal["shift", "zoom"]
 Mix = Literal["none", "cutmix", "mixup", "either"]
 Architecture = Literal["resnet", "resnet13", "densenet", "student"]
 TeacherLoss = Literal["hinton", "dist"]
@@ -32,11 +31,6 @@ class Recipe:
     """
 
     architecture: str
-    augmentation: str = flag(
-        "shift",
-        "`shift` translates and cuts out; `zoom` also zooms and changes contrast and brightness.",
-        type=click.Choice(get_args(Augmentation)),
-    )
     epochs: int = flag(24, "Passes over the images.", type=POSITIVE)
     seed: int = flag(1, "Of everything random.", type=int)
     batch_size: int = flag(2000, "Images in a step.", type=POSITIVE)
@@ -52,8 +46,8 @@ class Recipe:
     label_smoothing: float = flag(0.2, "The share of each target that is spread over all classes.", type=SHARE)
     translate_px: int = flag(3, "Pixels, at most.", "--translate", type=int)
     cutout_px: int = flag(6, "The cut square's side, pixels.", "--cutout", type=int)
-    zoom: float = flag(0.1, "Fraction, at most.", type=SHARE)
-    contrast: float = flag(0.1, "Fraction, at most, of contrast and of brightness.", type=SHARE)
+    zoom: float = flag(0.0, "Fraction, at most.", type=SHARE)
+    contrast: float = flag(0.0, "Fraction, at most, of contrast and of brightness.", type=SHARE)
     mix: str = flag(
         "none",
         "How images are mixed with each other; `either`: half of them by each.",
@@ -69,8 +63,6 @@ class Recipe:
     teachers: tuple[str, ...] = flag(
         (), "Models whose answers are learnt besides the labels.", multiple=True, metavar="NAME..."
     )
-    # The bundled models were trained with smoothed labels, and are soft without it.
-    temperature: float = flag(1.0, "To which the teachers' and the student's answers are softened.", type=Number())
     teacher_loss: str = flag(
         "hinton",
         "The teachers' probabilities are learnt, or by `dist` their correlations between and within classes.",

@@ -22,11 +22,9 @@ from deployments.repository.network import input_size, load
 from deployments.repository.repository import find
 from scripts.errors import ScriptError
 
-# What a probability of 0 becomes, so that its logarithm is finite.
-SMALLEST = 1e-7
 # What the paper on relations gives both parts, beside the labels' 1.
 RELATIONS = 2.0
-Loss = Callable[[Tensor, Tensor, float], Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Teachers:
@@ -76,32 +74,25 @@ class Teachers:
         return answers
 
 
-def distillation(logits: Tensor, probabilities: Tensor, temperature: float) -> Tensor:
-    """Compute the cross-entropy of the student's softened answers against the teachers', summed over the images.
+def distillation(logits: Tensor, probabilities: Tensor) -> Tensor:
+    """Compute the cross-entropy of the student's answers against the teachers', summed over the images.
 
     Args:
         logits: the student's, float [N,classes].
         probabilities: the teachers', float [N,classes].
-        temperature: what logits and the logarithms of probabilities are divided by; the result is multiplied by its
-            square, so that the gradient's size does not depend on it.
     """
-    softened = _softened(probabilities, temperature)
-    return F.cross_entropy(logits / temperature, softened, reduction="sum") * temperature**2
+    return F.cross_entropy(logits, probabilities, reduction="sum")
 
 
-def relations(logits: Tensor, probabilities: Tensor, temperature: float) -> Tensor:
-    """Compute DIST: how badly the student's softened answers correlate with the teachers', times the number of images.
+def relations(logits: Tensor, probabilities: Tensor) -> Tensor:
+    """Compute DIST: how badly the student's answers correlate with the teachers', times the number of images.
 
     Pearson's correlation between the classes of each image, and between the images for each class; a student is free in
     the scale of its answers. With a teacher weight of 0.5 the shares are the paper's. Arguments as `distillation`.
     """
-    given, wanted = F.softmax(logits / temperature, 1), _softened(probabilities, temperature)
-    between, within = _correlation(given, wanted), _correlation(given.T, wanted.T)
-    return RELATIONS * len(logits) * temperature**2 * (2 - between.mean() - within.mean())
-
-
-def _softened(probabilities: Tensor, temperature: float) -> Tensor:
-    return F.softmax(probabilities.clamp(min=SMALLEST).log() / temperature, 1)
+    given = F.softmax(logits, 1)
+    between, within = _correlation(given, probabilities), _correlation(given.T, probabilities.T)
+    return RELATIONS * len(logits) * (2 - between.mean() - within.mean())
 
 
 def _correlation(left: Tensor, right: Tensor) -> Tensor:

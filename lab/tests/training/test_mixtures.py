@@ -19,7 +19,7 @@ COUNT, CLASSES = 1200, 3
 # Every pixel tells its image's class: of the class 1 all are 100, of the class 2 all are 200.
 LABELS = torch.arange(COUNT) % CLASSES
 RAW = (LABELS * 100).byte().view(-1, 1, 1, 1).expand(COUNT, 3, 8, 8).contiguous()
-RECIPE = Recipe("student", "shift", 1, seed=1, mix="either", mix_probability=1.0, mixtures=2)
+RECIPE = Recipe("student", 1, seed=1, mix="either", mix_probability=1.0, mixtures=2)
 
 
 class Asked:

@@ -57,7 +57,7 @@ class SmallBatches(Recipe):
 
 
 def recipe(epochs: int, architecture: str = "resnet") -> Recipe:
-    return SmallBatches(architecture, "shift", epochs, seed=1)
+    return SmallBatches(architecture, epochs, seed=1)
 
 
 def interrupted(rate: float, data: Path, checkpoint: Path, initial: Path | None = None) -> None:
@@ -81,7 +81,7 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole() -> None:
     images, labels = torch.randn(7, 3, 4, 4), torch.arange(7) % 5
     expected = torch.nn.functional.cross_entropy(model(images), labels, label_smoothing=0.2, reduction="sum")
     (gradient,) = torch.autograd.grad(expected, [model[1].weight])
-    parts = Recipe("resnet", "shift", 1, seed=1, forward_batch_size=3)
+    parts = Recipe("resnet", 1, seed=1, forward_batch_size=3)
     loss = loop.sum_gradients(model, images, labels, parts)
     assert loss == pytest.approx(float(expected.detach()), rel=0.02)
     # bfloat16 inside.
@@ -152,7 +152,7 @@ def test_an_images_target_is_mixed_as_the_image_is(kind: str) -> None:
     labels = torch.arange(1000) % 10
     targets = torch.nn.functional.one_hot(labels, 10).float()
     images = targets.view(1000, 10, 1, 1).expand(1000, 10, 32, 32)
-    parts = Recipe("resnet", "shift", 1, seed=1, mix=kind, mix_probability=0.5)
+    parts = Recipe("resnet", 1, seed=1, mix=kind, mix_probability=0.5)
     mixed, mixed_targets = drawing.mix(images, targets, parts)
     torch.testing.assert_close(mixed.mean((2, 3)), mixed_targets)
     # Of the half, a tenth met its own class.
@@ -235,7 +235,7 @@ def test_what_is_held_out_is_not_learnt_but_judged_by(
     learnt, held = Dataset.open(data).hold_out(8)
     assert held is not None
     begun = run(replace(recipe(1), hold_out=8), data, None, 32, checkpoint)
-    assert len(begun._data.images) == len(learnt) == 32
+    assert len(begun._data.pixels) == len(learnt) == 32
     assert "top-1" in begun.next_epoch()
     with pytest.raises(ScriptError, match="another recipe"):
         train(recipe(1), data, None, 32, checkpoint)
@@ -385,16 +385,16 @@ def test_a_narrow_student_costs_less_and_is_exported(tmp_path: Path, draw: Draw)
 def test_relations_are_those_of_classes_and_of_images() -> None:
     torch.manual_seed(0)
     taught = torch.randn(50, 4).softmax(1)
-    assert float(relations(taught.log(), taught, 1.0)) == pytest.approx(0, abs=1e-3)
+    assert float(relations(taught.log(), taught)) == pytest.approx(0, abs=1e-3)
     # Of each image the classes correlate by 1 still; of each class the images no longer do.
     flat = torch.tensor([0.1, 0.2, 0.3, 0.4])
     scaled = torch.rand(50, 1) * (flat - 0.25) + 0.25
-    assert float(relations(scaled.log(), flat.expand(50, 4), 1.0)) == pytest.approx(2 * 50, rel=1e-3)
+    assert float(relations(scaled.log(), flat.expand(50, 4))) == pytest.approx(2 * 50, rel=1e-3)
     shuffled = taught[torch.randperm(50)]
-    assert float(relations(taught.log(), shuffled, 1.0)) == pytest.approx(4 * 50, rel=0.2)
+    assert float(relations(taught.log(), shuffled)) == pytest.approx(4 * 50, rel=0.2)
     expected = np.mean([1 - np.corrcoef(a, b)[0, 1] for a, b in zip(taught, shuffled, strict=True)])
     expected += np.mean([1 - np.corrcoef(a, b)[0, 1] for a, b in zip(taught.T, shuffled.T, strict=True)])
-    assert float(relations(taught.log(), shuffled, 1.0)) == pytest.approx(2 * 50 * expected, rel=1e-3)
+    assert float(relations(taught.log(), shuffled)) == pytest.approx(2 * 50 * expected, rel=1e-3)
 
 
 def test_every_architecture_that_can_be_named_is_there() -> None:
