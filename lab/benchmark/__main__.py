@@ -56,7 +56,7 @@ def run(
         for system in tqdm(systems, f"{load.name}, round {number + 1}", unit="system"):
             found = []
             with running(system, load) as server:
-                for protocol in system.protocols:
+                for protocol in system.forms:
                     rows = [
                         {**_key(load, system, protocol, count), **server.load(load, protocol, count, seconds)}
                         for count in clients

@@ -42,7 +42,7 @@ WARM_UP_S = 1.0
 # How many times the p50 of a lone client the p99 may be, and how many requests tell a p99.
 TAIL, TAIL_REQUESTS = 3, 200
 MODEL = "ensemble"
-AS_IT_IS, ENSEMBLE = Classify(), grpc_form()
+URLS = {"http": f"http://127.0.0.1:{HTTP_PORT}", "grpc": f"grpc://127.0.0.1:{GRPC_PORT}"}
 # A peer's file has the name of the package that it needs, which Python would find in the file's folder first.
 UNSHADOWED = ("-P",)
 
@@ -54,9 +54,7 @@ class System:
     Attributes:
         name: `ours` or a file of `lab/benchmark/peers`.
         placement: of our nodes; None for a peer.
-        protocols: of the requests.
-        form: of a request over HTTP.
-        grpc_form: of a request over gRPC.
+        forms: of a request, by the protocols of the server.
         file: our configuration, where it is not the placement's usual one; or a peer's program.
         arguments: further ones of a peer's program.
         takes_sizes: whether a peer serves models of several sizes.
@@ -64,74 +62,54 @@ class System:
 
     name: str
     placement: Placement | None
-    protocols: tuple[str, ...]
-    form: Classify = AS_IT_IS
-    grpc_form: Protocol = ENSEMBLE
+    forms: Mapping[str, Protocol]
     file: str | None = None
     arguments: tuple[str, ...] = ()
     takes_sizes: bool = False
 
 
+HTTP = {"http": Classify()}
+BOTH: dict[str, Protocol] = {**HTTP, "grpc": grpc_form()}
 OURS: dict[Placement, System] = {
-    "colocated": System("ours", "colocated", ("http", "grpc")),
-    "separate": System("ours", "separate", ("http", "grpc")),
+    "colocated": System("ours", "colocated", BOTH),
+    "separate": System("ours", "separate", BOTH),
 }
 
 # What is measured beside `ours`: one process by HTTP alone, a process per core, and what makes an answer cheap.
 VARIANTS = {
-    "colocated": System("colocated", "colocated", ("http",)),
-    "throughput": System("throughput", "colocated", ("http", "grpc"), file="configs/throughput.yaml"),
-    "cascade": System("cascade", "colocated", ("http",)),
-    "student": System("student", "colocated", ("http",), file="configs/student.yaml"),
-    "cached": System("cached", "colocated", ("http",), file="configs/cached.yaml"),
+    "colocated": System("colocated", "colocated", HTTP),
+    "throughput": System("throughput", "colocated", BOTH, "configs/throughput.yaml"),
+    "cascade": System("cascade", "colocated", HTTP),
+    "student": System("student", "colocated", HTTP, "configs/student.yaml"),
+    "cached": System("cached", "colocated", HTTP, "configs/cached.yaml"),
 }
 
 
-def named(names: list[str]) -> list[System]:
+def named(names: Sequence[str]) -> list[System]:
     """Return the systems of these names, in order; `ours` is two. Raises ScriptError if there is no such system."""
-    others = peers()
-    known = ["limit", "ours", *VARIANTS, *others]
-    systems: list[System] = []
+    alone = {name: [system] for name, system in {**VARIANTS, **peers()}.items()}
+    known = {"limit": [], "ours": list(OURS.values()), **alone}
     for name in names:
-        if name == "ours":
-            systems += OURS.values()
-        elif name in VARIANTS:
-            systems.append(VARIANTS[name])
-        elif name in others:
-            systems.append(others[name])
-        elif name != "limit":
+        if name not in known:
             raise ScriptError(f"there is no system {name!r}; there are {', '.join(known)}")
-    return systems
+    return [system for name in names for system in known[name]]
 
 
 def peers() -> dict[str, System]:
     """Return the servers to compare with, and their variants, by name; see peers.yaml."""
-    return {system.name: system for name in DECLARED for system in _forms(name, **DECLARED[name])}
-
-
-def _forms(
-    peer: str,
-    *,
-    dependencies: Sequence[str] = (),
-    grpc: bool | str = False,
-    shape: Sequence[int] = (1,),
-    sizes: bool = False,
-    headers: Mapping[str, str] | None = None,
-    variants: Mapping[str, Sequence[str]] | None = None,
-    **form: str,
-) -> Iterator[System]:
-    plain = System(
-        peer,
-        None,
-        ("http", "grpc") if grpc else ("http",),
-        Classify(**form, headers=None if headers is None else tuple(headers.items())),
-        TorchServe() if grpc == "torchserve" else grpc_form(shape),
-        str(PEERS / f"{peer}.py"),
-        takes_sizes=sizes,
-    )
-    yield plain
-    for name, arguments in (variants or {}).items():
-        yield replace(plain, name=f"{peer}-{name}", arguments=tuple(arguments))
+    found = {}
+    for name, declared in DECLARED.items():
+        headers = declared.get("headers")
+        classify = Classify(declared.get("path", "/classify"), headers and tuple(headers.items()), declared.get("body"))
+        forms: dict[str, Protocol] = {"http": classify}
+        if grpc := declared.get("grpc"):
+            forms["grpc"] = TorchServe() if grpc == "torchserve" else grpc_form(declared.get("shape", (1,)))
+        plain = System(name, None, forms, str(PEERS / f"{name}.py"), takes_sizes=declared.get("sizes", False))
+        found[name] = plain
+        for variant, arguments in declared.get("variants", {}).items():
+            variant_name = f"{name}-{variant}"
+            found[variant_name] = replace(plain, name=variant_name, arguments=tuple(arguments))
+    return found
 
 
 class Running:
@@ -176,8 +154,8 @@ class Running:
     ) -> Row:
         """Measure a load; requests may have failed, also by the time-out."""
         target = Target(
-            f"{protocol}://127.0.0.1:{HTTP_PORT if protocol == 'http' else GRPC_PORT}",
-            self._system.form if protocol == "http" else self._system.grpc_form,
+            URLS[protocol],
+            self._system.forms[protocol],
             tuple(path.read_bytes() for path in workload.images),
             repeats=workload.repeats,
             timeout_s=timeout_s,
@@ -186,8 +164,9 @@ class Running:
 
     def batches(self) -> Counter[int]:
         """Count the batches so far, by their number of images, as the server reports them."""
-        url = f"http://127.0.0.1:{HTTP_PORT}/v2/models/{MODEL}/stats"
-        [stats] = httpx.get(url, timeout=30).raise_for_status().json()["model_stats"]
+        [stats] = (
+            httpx.get(f"{URLS['http']}/v2/models/{MODEL}/stats", timeout=30).raise_for_status().json()["model_stats"]
+        )
         return Counter({int(each["batch_size"]): int(each["compute_infer"]["count"]) for each in stats["batch_stats"]})
 
     def load(self, workload: Workload, protocol: str, clients: int, seconds: float) -> dict[str, Any]:
@@ -313,7 +292,7 @@ def _peer(system: System, workload: Workload) -> list[str]:
     if not can_serve(system, workload):
         raise ScriptError(f"{system.name} serves models of one size only; leave it out by --systems")
     command = [python_of(Path(system.file).stem), *UNSHADOWED, system.file, "--port", str(HTTP_PORT)]
-    if "grpc" in system.protocols:
+    if "grpc" in system.forms:
         command += ["--grpc-port", str(GRPC_PORT)]
     # One size for all models, or the size of each.
     given = workload.sizes if len(set(workload.sizes)) > 1 else workload.sizes[:1]
@@ -323,6 +302,6 @@ def _peer(system: System, workload: Workload) -> list[str]:
 
 def _answers(system: System, workload: Workload, _: Path) -> bool:
     with suppress(NoResponse):
-        request = system.form.request([workload.images[0].read_bytes()])
-        return once(f"http://127.0.0.1:{HTTP_PORT}", request, timeout_s=30).ok
+        request = system.forms["http"].request([workload.images[0].read_bytes()])
+        return once(URLS["http"], request, timeout_s=30).ok
     return False

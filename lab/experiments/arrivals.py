@@ -28,7 +28,7 @@ def of_system(system: System, load: Workload, seconds: float) -> Iterator[Row]:
         capacity = server.row(load, "http", Closed(CLIENTS), seconds, TIMEOUT_S).requests_per_s
         if not capacity:
             raise ScriptError("no request was answered")
-        for share, protocol in [*product(SHARES, system.protocols)] * ROUNDS:
+        for share, protocol in [*product(SHARES, system.forms)] * ROUNDS:
             rate = share * capacity
             row = server.row(load, protocol, Arrivals(rate), seconds, TIMEOUT_S)
             yield {"protocol": protocol, "share": share, "rate": rate, **figures(row, *FIGURES)}

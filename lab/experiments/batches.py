@@ -16,7 +16,7 @@ from ensemble_capacity.load.tensors import OpenInference
 from ensemble_remote.tensors import Tensor
 from ensemble_serving.transports import Request
 from lab.benchmark.limit import Limit, Setting
-from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, running
+from lab.benchmark.systems import OURS, URLS, running
 from lab.benchmark.workloads import Workload, workload
 from lab.experiments.experiment import declared, figures
 from lab.experiments.forms import placed, region, register, share_memory
@@ -24,7 +24,6 @@ from lab.rows import Part, Row, Rows
 from scripts.errors import ScriptError
 
 SIZES, CLIENTS, WARM_UP_S, ROUNDS = (1, 4, 8, 16, 32, 64), 2, 1.0, 3
-HTTP_URL = f"http://127.0.0.1:{HTTP_PORT}"
 SHARED, ALONE = "shared memory", "in one process"
 IMAGE = (Tensor("image", "BYTES", (-1,)),)
 
@@ -53,15 +52,15 @@ def served(load: Workload, seconds: float) -> Iterator[Row]:
     """Send each number of images per request by each way."""
     images = tuple(path.read_bytes() for path in load.images)
     with running(OURS["colocated"], load, share_memory), region(4 * max(SIZES) * max(map(len, images))) as file:
-        register(HTTP_URL, file)
+        register(URLS["http"], file)
         http = OpenInference("ensemble", is_grpc=False, shapes={}, binary=True, inputs=IMAGE)
         grpc = OpenInference("ensemble", is_grpc=True, shapes={}, inputs=IMAGE)
         # What lies in shared memory is one request's: another one would overwrite it.
         ways = {
-            "HTTP": partial(Target, HTTP_URL, http, images),
-            "gRPC": partial(Target, f"grpc://127.0.0.1:{GRPC_PORT}", grpc, images),
+            "HTTP": partial(Target, URLS["http"], http, images),
+            "gRPC": partial(Target, URLS["grpc"], grpc, images),
             SHARED: partial(
-                Target, HTTP_URL, Shared("ensemble", is_grpc=False, shapes={}, inputs=IMAGE, file=file), images[:1]
+                Target, URLS["http"], Shared("ensemble", is_grpc=False, shapes={}, inputs=IMAGE, file=file), images[:1]
             ),
         }
         for size in tqdm(SIZES, unit="size"):

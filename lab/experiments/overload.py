@@ -19,7 +19,7 @@ from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import RIGHT, SHED, Records, latency_ms, ok, quantile
 from ensemble_serving import Client
-from lab.benchmark.systems import HTTP_PORT, VARIANTS, Running, running
+from lab.benchmark.systems import URLS, VARIANTS, Running, running
 from lab.benchmark.workloads import Workload, changed, photograph_files, workload
 from lab.experiments.experiment import declared
 from lab.rows import Part, Row, Rows
@@ -54,14 +54,14 @@ def every_setup(seconds: float) -> Iterator[Row]:
 
 async def answered(images: Sequence[bytes]) -> list[str]:
     """Return the label of each photograph, from a server without other load."""
-    async with Client(f"http://127.0.0.1:{HTTP_PORT}", concurrency=2) as client:
+    async with Client(URLS["http"], concurrency=2) as client:
         return [answer.label for answer in await asyncio.gather(*map(client.classify, images))]
 
 
 def overloaded(images: Sequence[tuple[bytes, str]], rate: float, seconds: float) -> Row:
     """Send labelled images at a rate for a time, and single ones afterwards, and tell what becomes of them."""
     encoded, labels = zip(*images, strict=True)
-    target = Target(f"http://127.0.0.1:{HTTP_PORT}", Classify(), encoded, labels)
+    target = Target(URLS["http"], Classify(), encoded, labels)
 
     def sent(mode: Mode, seconds: float) -> tuple[Records, float]:
         with Generator(target, mode) as generator:

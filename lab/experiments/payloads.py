@@ -19,7 +19,7 @@ from ensemble_capacity.load.load import Closed, Target
 from ensemble_capacity.load.measure import Duration, measure
 from ensemble_serving.transports import Request, Transport
 from lab import reported
-from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
+from lab.benchmark.systems import OURS, URLS, Running, running
 from lab.benchmark.workloads import Workload, changed, originals, square, trivial
 from lab.experiments.experiment import declared
 from lab.experiments.forms import FORMS, JPEG, RAW_FLOATS, Form, Pixels, answers, region, register, share_memory, shared
@@ -128,18 +128,17 @@ def every_form(seconds: float) -> Iterator[Row]:
         load = Workload("trivial", trivial(Path(folder), (EDGE, EDGE)), 1, (EDGE, EDGE), (), None)
         server = stack.enter_context(running(OURS["colocated"], load, _edit))
         file = stack.enter_context(region(max(BATCHES) * EDGE * EDGE * 3))
-        urls = {"http": f"http://127.0.0.1:{HTTP_PORT}", "grpc": f"grpc://127.0.0.1:{GRPC_PORT}"}
-        register(urls["http"], file)
+        register(URLS["http"], file)
         used = _idle(server)
         for batch in BATCHES:
             chosen = [pictures[n % len(pictures)] for n in range(batch)]
             squares = np.stack([square(image, EDGE) for image in chosen])
             sent = {"pixels": squares, "jpeg": [jpeg(image) for image in squares]}
             for form in tqdm((*FORMS, shared(file)), unit="form"):
-                yield {"images": PIXELS, **cost(form, sent[form.of], seconds, urls, used)}
+                yield {"images": PIXELS, **cost(form, sent[form.of], seconds, URLS, used)}
             whole = [jpeg(image) for image in chosen]
             for form in (form for form in FORMS if form.of == "jpeg"):
-                yield {"images": PHOTOGRAPH, **cost(form, whole, seconds, urls, used)}
+                yield {"images": PHOTOGRAPH, **cost(form, whole, seconds, URLS, used)}
 
 
 def shown(rows: Rows) -> Rows:

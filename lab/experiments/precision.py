@@ -11,14 +11,14 @@ from deployments.cpus import available_cpus
 from ensemble_models.check.served import ask
 from ensemble_models.dataset import Dataset
 from lab import reported
-from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, running
+from lab.benchmark.systems import OURS, URLS, running
 from lab.benchmark.workloads import Precision, workload
 from lab.experiments.engines import ENGINES, NETWORKS, Worker, together
 from lab.experiments.experiment import declared, labelled
 from lab.pictures import Bar, Groups
 from lab.rows import Part, Row, Rows
 
-URLS = {"HTTP": f"http://127.0.0.1:{HTTP_PORT}", "gRPC": f"grpc://127.0.0.1:{GRPC_PORT}"}
+PROTOCOLS = {"HTTP": "http", "gRPC": "grpc"}
 # The names on the page, and the members; None for all together.
 BUNDLED = {"bundled ResNet": "resnet", "bundled DenseNet": "densenet", "both bundled models": None}
 PRECISIONS: tuple[Precision, ...] = ("float32", "int8")
@@ -62,7 +62,7 @@ def in_rounds(worker: Worker, seconds: float, environment: Mapping[str, str]) ->
 def served(precision: Precision, data: Dataset) -> Iterator[Row]:
     """Measure the top-1 of each bundled model and of both in percent, by protocol, as a running server answers."""
     with running(OURS["colocated"], workload("embedded", precision)):
-        answers = {protocol: ask(url, data, CLIENTS) for protocol, url in URLS.items()}
+        answers = {name: ask(URLS[protocol], data, CLIENTS) for name, protocol in PROTOCOLS.items()}
     for name, member in BUNDLED.items():
         top1 = {protocol: 100 * float(each.of(member)[1].mean()) for protocol, each in answers.items()}
         yield {"model": name, "way": f"OpenVINO, {precision}", "top1": top1}

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from ensemble_capacity.load.protocols import Classify
 from lab.benchmark import __main__ as benchmark
 from lab.benchmark.__main__ import COLUMNS, MEASURES, run, summary
 from lab.benchmark.systems import OURS, System, named
@@ -48,7 +49,7 @@ def fake(monkeypatch):
 
 def test_systems_take_turns_with_the_limit_between_them(fake):
     order, limit = fake
-    systems = [OURS["colocated"], System("mlserver", None, ("http",))]
+    systems = [OURS["colocated"], System("mlserver", None, {"http": Classify()})]
     rows = summary(list(run(workload("trivial", "int8"), systems, limit, [1, 8], 0.1, 3)))
     once = ["limit", "ours colocated", "limit", "mlserver", "limit"]
     assert order == once * 3

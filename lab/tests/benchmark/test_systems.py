@@ -50,16 +50,14 @@ def test_the_form_of_a_peers_request_is_declared(declare):
     plain = System(
         "peer",
         None,
-        ("http", "grpc"),
-        Classify("/v2", (("a", "b"),), '["BASE64"]'),
-        grpc_form((1, 1)),
+        {"http": Classify("/v2", (("a", "b"),), '["BASE64"]'), "grpc": grpc_form((1, 1))},
         str(PEERS / "peer.py"),
     )
     assert named(["peer", "peer-callable"]) == [plain, replace(plain, name="peer-callable", arguments=("--callable",))]
-    assert plain.grpc_form.inputs[0].shape == (-1, 1)
+    assert plain.forms["grpc"].inputs[0].shape == (-1, 1)
     declare()
     [plain] = named(["peer"])
-    assert plain.form == Classify()
+    assert plain.forms == {"http": Classify()}
 
 
 def test_every_peer_is_well_declared():

@@ -60,7 +60,7 @@ def test_labels_come_from_a_server_in_the_order_of_the_images(monkeypatch):
         return Reply(200, json.dumps({"label": asked.body.decode(), **rest}).encode())
 
     with HttpServer(answer) as server:
-        monkeypatch.setattr(overload, "HTTP_PORT", server.port)
+        monkeypatch.setitem(overload.URLS, "http", server.url)
         found = asyncio.run(overload.answered([b"a", b"b", b"c"]))
     assert found == ["a", "b", "c"]
 
@@ -72,7 +72,7 @@ def test_what_comes_back_is_told_and_when_the_load_is_forgotten(monkeypatch):
 
     monkeypatch.setattr(overload, "AFTER_S", 0.2)
     with HttpServer(answer) as server:
-        monkeypatch.setattr(overload, "HTTP_PORT", server.port)
+        monkeypatch.setitem(overload.URLS, "http", server.url)
         told = overload.overloaded([(b"a", "cat"), (b"b", "dog")], 100.0, 2.0)
     assert 120 < told["sent"] < len(server.asked)
     assert told["failed"] == 0
