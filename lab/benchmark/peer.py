@@ -22,6 +22,8 @@ from scripts.errors import ScriptError
 # The same builds in a peer's environment as here.
 SHARED = ("openvino", "opencv-python-headless", "numpy")
 PEERS = Path(__file__).resolve().parent / "peers"
+# On the path of every peer.
+SHARED_CODE = PEERS / "shared"
 DECLARED: dict[str, dict[str, Any]] = yaml.safe_load((PEERS / "peers.yaml").read_text(encoding="utf-8"))
 
 

@@ -26,7 +26,7 @@ from ensemble_capacity.load.protocols import Classify, Protocol
 from ensemble_capacity.load.search import Bracket, Trial, bracket
 from ensemble_capacity.serving import says_ready, started
 from ensemble_serving.transports import NoResponse, once
-from lab.benchmark.peer import DECLARED, PEERS, TorchServe, grpc_form, python_of
+from lab.benchmark.peer import DECLARED, PEERS, SHARED_CODE, TorchServe, grpc_form, python_of
 from lab.benchmark.workloads import ROOT, Placement, Workload
 from lab.network import Machine
 from scripts.errors import ScriptError
@@ -242,9 +242,11 @@ def running(
 
 
 def _inherited(system: System) -> dict[str, str]:
-    """Return a server's environment: this process' own; for a peer, without this application's switches."""
-    ours = switches() if system.placement is None else {}
-    return {name: value for name, value in os.environ.items() if name not in ours}
+    """Return a server's environment: this process' own; for a peer, with what peers share, and without our switches."""
+    if system.placement is not None:
+        return dict(os.environ)
+    ours = switches()
+    return {name: value for name, value in os.environ.items() if name not in ours} | {"PYTHONPATH": str(SHARED_CODE)}
 
 
 def _wait_for_ports() -> None:

@@ -1,14 +1,13 @@
 """The ensemble on plain Ray Serve: a deployment for each step, chained by handles as Ray's own pages do."""
 
-import argparse
 import signal
 import threading
 from typing import Any
 
-import cv2
 import numpy as np
 import openvino as ov
 import ray
+from ensemble_peer import decode, hints, parser, resize
 from ray import serve
 from ray.serve.config import HTTPOptions
 from ray.serve.handle import DeploymentHandle
@@ -24,18 +23,15 @@ class Transformer:
         self.size = size
 
     def __call__(self, encoded: bytes) -> Any:
-        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
-        return cv2.resize(image, (self.size[1], self.size[0]), interpolation=cv2.INTER_AREA)[None]
+        return resize(decode(encoded), self.size)[None]
 
 
 @deployment
 class Predictor:
     def __init__(self, path: str, precision_hint: str, threads: int) -> None:
-        options = {"PERFORMANCE_HINT": "LATENCY", "ENABLE_CPU_PINNING": False}
+        options = hints(precision_hint, ENABLE_CPU_PINNING=False)
         if threads:
             options["INFERENCE_NUM_THREADS"] = threads
-        if precision_hint:
-            options["INFERENCE_PRECISION_HINT"] = precision_hint
         self.model = ov.Core().compile_model(path, "CPU", options)
         self.own = threading.local()
 
@@ -78,13 +74,9 @@ class Ingress:
 
 def main() -> None:
     """Serve until SIGTERM."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--size", type=int, nargs=2, required=True)
-    parser.add_argument("--precision-hint", default="")
-    parser.add_argument("--threads", type=int, default=1, help="of a model; 0 for OpenVINO's own choice")
-    parser.add_argument("models", nargs="+")
-    args = parser.parse_args()
+    arguments = parser()
+    arguments.add_argument("--threads", type=int, default=1, help="of a model; 0 for OpenVINO's own choice")
+    args = arguments.parse_args()
     ray.init(address="local", log_to_driver=False)
     serve.start(http_options=HTTPOptions(host="127.0.0.1", port=args.port))
     predictors = [

