@@ -58,7 +58,7 @@ ELSEWHERE = {
     ),
     "ensemble-lab": (
         LAB,
-        ("train", "benchmark", "limit", "experiments", "faults", "pictures", "reference", "docs"),
+        ("train", "benchmark", "experiments", "faults", "pictures", "reference", "docs"),
     ),
 }
 # Names of earlier versions, read for one more.
