@@ -82,18 +82,15 @@ def medians(rows: Rows, figures: Collection[str]) -> Rows:
     for row in rows:
         key = {name: value for name, value in row.items() if name not in {*figures, *COUNTS, "error"}}
         alike.setdefault(json.dumps(key), []).append(row)
-    found = []
-    for same in alike.values():
-        failed = [row for row in same if "error" in row]
-        middle = (
-            {} if failed else {name: _together(name, [row[name] for row in same]) for name in _figures(same, figures)}
-        )
-        found.append((failed or same)[0] | middle)
-    return found
+    return [_joined(same, figures) for same in alike.values()]
 
 
-def _figures(same: Rows, figures: Collection[str]) -> list[str]:
-    return [name for name in same[0] if name in figures or name in COUNTS]
+def _joined(same: Rows, figures: Collection[str]) -> Row:
+    for row in same:
+        if "error" in row:
+            return row
+    taken = [name for name in same[0] if name in figures or name in COUNTS]
+    return same[0] | {name: _together(name, [row[name] for row in same]) for name in taken}
 
 
 def _together(name: str, values: Sequence[Any]) -> Any:

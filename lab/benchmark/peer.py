@@ -7,15 +7,15 @@ import subprocess
 import sys
 import venv
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
 
+from ensemble_capacity.load.protocols import Protocol
 from ensemble_capacity.load.tensors import OpenInference
 from ensemble_remote.tensors import Tensor
-from ensemble_serving.transports import Request, Transport
+from ensemble_serving.transports import Request
 from lab.benchmark.workloads import CACHE
 from scripts.errors import ScriptError
 
@@ -33,15 +33,10 @@ def grpc_form(shape: Sequence[int] = (1,)) -> OpenInference:
     return OpenInference("ensemble", is_grpc=True, shapes={}, inputs=(image,))
 
 
-@dataclass(frozen=True)
-class TorchServe:
+class TorchServe(Protocol):
     """TorchServe's own gRPC: a message `PredictionsRequest` with one input, `data`, for each image."""
 
     name: ClassVar[str] = "torchserve"
-
-    async def described(self, transport: Transport, url: str, key: str, ca_file: Path | None = None) -> TorchServe:
-        """See `Protocol.described`; the model is not described."""
-        return self
 
     def request(self, images: Sequence[bytes]) -> Request:
         """See `Protocol.request`."""
@@ -49,10 +44,6 @@ class TorchServe:
         entry = field(1, b"data") + field(2, image)
         message = field(1, b"ensemble") + field(3, entry)
         return Request("/org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions", message)
-
-    def seen(self, body: bytes, label: str) -> int:
-        """See `Protocol.seen`; no label is known."""
-        return 0
 
 
 def varint(number: int) -> bytes:

@@ -17,7 +17,8 @@ from tqdm import tqdm
 
 from ensemble_capacity.load.load import Closed, Target
 from ensemble_capacity.load.measure import Duration, measure
-from ensemble_serving.transports import Request, Transport
+from ensemble_capacity.load.protocols import Protocol
+from ensemble_serving.transports import Request
 from lab import reported
 from lab.benchmark.systems import OURS, URLS, Running, running
 from lab.benchmark.workloads import Workload, changed, originals, square, trivial
@@ -39,23 +40,15 @@ RATE = 1000
 
 
 @dataclass(frozen=True)
-class Repeated:
+class Repeated(Protocol):
     """A protocol of one request, which is sent again and again."""
 
     one: Request
     name: ClassVar[str] = "payload"
 
-    async def described(self, transport: Transport, url: str, key: str, ca_file: Path | None = None) -> Repeated:
-        """See `Protocol.described`; the model is not described."""
-        return self
-
     def request(self, images: Sequence[bytes]) -> Request:
         """Return the request."""
         return self.one
-
-    def seen(self, body: bytes, label: str) -> int:
-        """See `Protocol.seen`; no label is known."""
-        return 0
 
 
 def _cpu_ms(work: Callable[[], Any], seconds: float) -> float:

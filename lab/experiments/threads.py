@@ -7,7 +7,7 @@ import os
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,8 @@ def quota(cpus: float | None, root: Path = CGROUPS) -> Iterator[tuple[str, ...]]
         for name, text in files.items():
             (group / name).write_text(text, encoding="utf-8")
     except OSError as err:
+        with suppress(OSError):
+            group.rmdir()
         raise ScriptError(
             f"a CPU quota can't be set: {err}; run as root, with control groups that can be written"
         ) from err

@@ -28,12 +28,12 @@ class Protocol(typing.Protocol):
     name: ClassVar[str]
 
     async def described(self, transport: Transport, url: str, key: str, ca_file: Path | None = None) -> Protocol:
-        """Return the same protocol, with the server's description of its model.
+        """Return the same protocol, with the server's description of its model, if the requests depend on it.
 
         Raises:
             ScriptError: the server is not there, has no such model, or one that images can't be made for.
         """
-        ...
+        return self
 
     def request(self, images: Sequence[bytes]) -> Request:
         """Make the request that carries these encoded images.
@@ -45,7 +45,7 @@ class Protocol(typing.Protocol):
 
     def seen(self, body: bytes, label: str) -> int:
         """Read the flags of a record from a successful response; the label is empty if the right one is unknown."""
-        ...
+        return 0
 
 
 def chosen(url: SplitResult, name: str | None, model: str, shapes: dict[str, tuple[int, ...]]) -> Protocol:
@@ -84,7 +84,7 @@ _decoded = msgspec.json.Decoder(_Response).decode
 
 
 @dataclass(frozen=True)
-class Classify:
+class Classify(Protocol):
     """An image as the body of a request.
 
     Attributes:
@@ -97,10 +97,6 @@ class Classify:
     path: str = "/classify"
     headers: tuple[tuple[str, str], ...] | None = None
     body: str | None = None
-
-    async def described(self, transport: Transport, url: str, key: str, ca_file: Path | None = None) -> Classify:
-        """Return the protocol itself: there is nothing to learn from the server."""
-        return self
 
     def request(self, images: Sequence[bytes]) -> Request:
         """Make a request of one image as the body, or of several as a form."""
