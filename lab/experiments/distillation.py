@@ -76,6 +76,8 @@ class School:
         """Set the images, a zip file or folder of `<class>/*.jpg`."""
         self._data, self._dataset = data, Dataset.open(data)
         self._folder = tempfile.TemporaryDirectory()
+        # By the size of images, and whether they are labelled alone: the teachers answer once.
+        self._lessons: dict[tuple[int, bool], Any] = {}
 
     def train(self, student: Student) -> Iterator[Row]:
         """Train a student, and judge it. Raises ScriptError if an image can't be read, or a teacher does not fit."""
@@ -87,11 +89,11 @@ class School:
 
         keep_freed_memory()
         recipe, root = student.recipe(len(self._dataset)), Path(self._folder.name)
-        # The teachers' answers about mixtures are the same for all students.
-        outputs = root / "teachers.npz" if recipe.mixtures else None
-        checkpoint = root / "student.pt"
+        key, checkpoint = (student.size, student.way == LABELS), root / "student.pt"
+        if key not in self._lessons:
+            self._lessons[key] = TrainingData(recipe, self._data, None, student.size)
         checkpoint.unlink(missing_ok=True)
-        Run(recipe, TrainingData(recipe, self._data, None, student.size, teacher_outputs=outputs), checkpoint).finish()
+        Run(recipe, self._lessons[key], checkpoint).finish()
         export(checkpoint, root / "models", "student", data=self._data, replace=True)
         model = find(root / "models", "student", 1)
         untrained = network(recipe.to_json(), len(model.labels or ()))
@@ -110,7 +112,7 @@ class School:
 
 
 def students() -> list[Student]:
-    """List the students; students of a size are together, because they share its images."""
+    """List the students."""
     return [Student(size, width, way, seed) for size, seed, width, way in product(SIZES, SEEDS, WIDTHS, WAYS)]
 
 

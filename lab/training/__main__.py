@@ -53,7 +53,7 @@ def run(recipe: Recipe, args: SimpleNamespace) -> None:
         raise ScriptError("training needs PyTorch: make train, or pip install torch torchvision") from err
     print(json.dumps(recipe.to_json()))
     judged = judging_images(recipe, args.data, args.validation)
-    data = TrainingData(recipe, args.data, judged, args.size, args.repository, args.teacher_outputs)
+    data = TrainingData(recipe, args.data, judged, args.size, args.repository)
     Run(recipe, data, args.checkpoint, args.initial).finish()
     if args.output is not None:
         folder = export(
@@ -81,7 +81,6 @@ def run(recipe: Recipe, args: SimpleNamespace) -> None:
 @option("--mirror", is_flag=True, help="Export a model that also looks at the mirror image.")
 @option("--replace", is_flag=True, help="Replace an existing version 1.")
 @option("--repository", type=FILE, default=DEFAULT_ROOT, help="The teachers'.")
-@option("--teacher-outputs", "--lessons", type=FILE, metavar="FILE", help="Keeps the answers about --mixtures.")
 def main(**given: Any) -> None:
     """Train a member of the ensemble: a CIFAR-size network, on a GPU if there is one, else on the CPU.
 
@@ -96,8 +95,6 @@ def main(**given: Any) -> None:
         raise click.UsageError("--width is of the student; the other architectures have one")
     if args.mixtures and args.mix == "none":
         raise click.UsageError("--mixtures needs --mix: cutmix, mixup, or either")
-    if args.teacher_outputs and not (args.mixtures and args.teachers):
-        raise click.UsageError("--teacher-outputs keeps what --teachers answer about --mixtures; pass both")
     keep_freed_memory()
     run(Recipe(**{each.name: given[each.name] for each in fields(Recipe) if each.name in given}), args)
 

@@ -5,9 +5,6 @@ Images are mixed in each batch, or once beforehand, so that teachers are asked a
 
 from __future__ import annotations
 
-import hashlib
-import json
-import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -98,7 +95,7 @@ def mix(images: Tensor, targets: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor
 # Images, uint8 pixels or normalized, [n,3,H,W]; the classes' probabilities, float [n,classes]; and what teachers answer
 # to these images, float [n,classes], None where they were not asked.
 Lesson = tuple[Tensor, Tensor, Tensor | None]
-# The same for every run, whatever its own seed, so that runs share the teachers' answers.
+# The same for every run, whatever its own seed, so that runs can share the images and the teachers' answers.
 SEED = 0
 AT_ONCE = 500
 
@@ -113,10 +110,9 @@ class Mixtures:
         classes: int,
         recipe: Recipe,
         teachers: Teachers | None,
-        outputs: Path | None = None,
         size: int | None = None,
     ) -> None:
-        """Mix images, uint8 [N,3,H,W], of classes int64 [N], and ask the teachers about all; see `answers`.
+        """Mix images, uint8 [N,3,H,W], of classes int64 [N], and ask the teachers about all.
 
         Then all are resized to `size`, if it is given.
         """
@@ -128,7 +124,7 @@ class Mixtures:
         self._probability = recipe.mix_probability
         self._images = torch.stack([images for images, _ in ways])
         self._targets = torch.stack([targets for _, targets in ways])
-        self._taught = None if teachers is None else answers(self._images, teachers, outputs)
+        self._taught = None if teachers is None else answers(self._images, teachers)
         if size is not None:
             self._images = torch.stack([resized(images, size) for images in self._images])
 
@@ -161,30 +157,11 @@ def resized(images: Tensor, size: int) -> Tensor:
     return torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2)
 
 
-def answers(images: Tensor, teachers: Teachers, file: Path | None) -> Tensor:
-    """Return the teachers' answers to images, uint8 [K,N,3,H,W]: float [K,N,classes]; a file keeps them for other runs.
-
-    Raises ScriptError if the file is of other teachers or images, or holds something else.
-    """
-    key = hashlib.sha256(json.dumps(teachers.provenance()).encode() + images.contiguous().numpy().tobytes()).hexdigest()
-    if file is not None and file.exists():
-        try:
-            with np.load(file) as saved:
-                kept, of = torch.from_numpy(saved["answers"]), str(saved["key"])
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as err:
-            raise ScriptError(f"{file} holds no teachers' answers: {err!r}; name another by --teacher-outputs") from err
-        if of != key:
-            raise ScriptError(f"{file} is of other teachers or images; name another by --teacher-outputs")
-        return kept
+def answers(images: Tensor, teachers: Teachers) -> Tensor:
+    """Return the teachers' answers to images, uint8 [K,N,3,H,W]: float [K,N,classes]."""
     parts = images.flatten(0, 1).split(AT_ONCE)
     asked = torch.cat([teachers(part.float()) for part in tqdm(parts, "teachers", unit="batch", delay=1)])
-    result = asked.view(*images.shape[:2], -1)
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(f"{file.name}.partial.npz")
-        np.savez(partial, key=key, answers=result.numpy())
-        partial.replace(file)
-    return result
+    return asked.view(*images.shape[:2], -1)
 
 
 def load_images(dataset: Dataset, size: int, classes: Sequence[str]) -> tuple[Tensor, Tensor]:
@@ -248,7 +225,6 @@ class TrainingData:
         judged: Dataset | None,
         size: int,
         repository: Path | None = None,
-        teacher_outputs: Path | None = None,
     ) -> None:
         """List the images and load the teachers; the images are decoded by `load`.
 
@@ -258,14 +234,13 @@ class TrainingData:
             judged: such images to measure on; see `judging_images`.
             size: height and width, pixels.
             repository: where the teachers are; default: the bundled models.
-            teacher_outputs: a file that keeps the teachers' answers about mixtures, for other runs.
 
         Raises:
             ScriptError: see `Teachers`; or they take images of another size, which only mixtures can be given in.
             DatasetError: a path holds no labelled images.
         """
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._recipe, self._size, self._outputs = recipe, size, teacher_outputs
+        self._recipe, self._size = recipe, size
         self._dataset, _ = Dataset.open(data).hold_out(recipe.hold_out)
         self._judging, self.teachers = judged, None
         self._mixtures: Mixtures | None = None
@@ -306,7 +281,7 @@ class TrainingData:
             given, _ = load_images(self._dataset, self._taught_at, classes)
         # Without mixtures the teachers are asked about each batch.
         teachers = self.teachers if mixes else None
-        self._mixtures = Mixtures(given, labels, len(classes), self._recipe, teachers, self._outputs, size=self._size)
+        self._mixtures = Mixtures(given, labels, len(classes), self._recipe, teachers, self._size)
 
     def draw(self, rows: Tensor) -> Lesson:
         """Draw images by their numbers, int64 [n], normalized on the device."""

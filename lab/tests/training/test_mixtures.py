@@ -13,7 +13,6 @@ from lab.training.loop import Run  # noqa: E402
 from lab.training.recipe import Recipe  # noqa: E402
 from lab.training.teachers import Teachers  # noqa: E402
 from packages.models.tests.tiny import add, constant  # noqa: E402
-from scripts.errors import ScriptError  # noqa: E402
 
 COUNT, CLASSES = 1200, 3
 # Every pixel tells its image's class: of the class 1 all are 100, of the class 2 all are 200.
@@ -86,20 +85,6 @@ def test_teachers_are_asked_once_about_each_of_them(tmp_path, draw, monkeypatch)
     data, repository = draw({"cat": 20, "dog": 20}, (32, 32)), tmp_path / "repository"
     Run(recipe, TrainingData(recipe, data, None, 32, repository), tmp_path / "c.pt").finish()
     assert sum(asked) == 3 * 40
-
-
-def test_what_teachers_answered_is_kept_for_other_runs(tmp_path):
-    file, first, second = tmp_path / "new" / "outputs.npz", Asked(), Asked()
-    kept = [Mixtures(RAW, LABELS, CLASSES, RECIPE, asked, file)._taught for asked in (first, second)]
-    assert torch.equal(*kept)
-    assert (first.count, second.count) == (3 * COUNT, 0)
-    assert [each.name for each in file.parent.iterdir()] == ["outputs.npz"]
-    with pytest.raises(ScriptError, match=r"other teachers or images.*--teacher-outputs"):
-        Mixtures(RAW, LABELS, CLASSES, replace(RECIPE, mixtures=1), Asked(), file)
-    for content in (b"", b"nothing of the kind", b"PK\x03\x04"):
-        file.write_bytes(content)
-        with pytest.raises(ScriptError, match=r"holds no teachers' answers.*--teacher-outputs"):
-            Mixtures(RAW, LABELS, CLASSES, RECIPE, Asked(), file)
 
 
 def test_mixtures_of_nothing_are_told(monkeypatch, capsys):
