@@ -95,6 +95,8 @@ def main(**given: Any) -> None:
         raise click.UsageError("--width is of the student; the other architectures have one")
     if args.mixtures and args.mix == "none":
         raise click.UsageError("--mixtures needs --mix: cutmix, mixup, or either")
+    if args.teachers and args.mix != "none" and not args.mixtures:
+        raise click.UsageError("--teachers are asked once about each mixed image; give --mixtures, as 6")
     keep_freed_memory()
     run(Recipe(**{each.name: given[each.name] for each in fields(Recipe) if each.name in given}), args)
 

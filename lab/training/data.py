@@ -1,6 +1,6 @@
 """Images for training: decoded, normalized, drawn, augmented and mixed as a recipe says.
 
-Images are mixed in each batch, or once beforehand, so that teachers are asked about each once.
+Images are mixed in each batch, or all once beforehand: teachers are asked about each image and each mixture once.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Mixtures:
         self._probability = recipe.mix_probability
         self._images = torch.stack([images for images, _ in ways])
         self._targets = torch.stack([targets for _, targets in ways])
-        self._taught = None if teachers is None else answers(self._images, teachers)
+        self._taught = None if teachers is None else torch.stack([teachers(images) for images, _ in ways])
         if size is not None:
             self._images = torch.stack([resized(images, size) for images in self._images])
 
@@ -155,13 +155,6 @@ def resized(images: Tensor, size: int) -> Tensor:
     wanted = Preprocessing((size, size))
     made = [decoding.resize(image, wanted) for image in images.permute(0, 2, 3, 1).contiguous().numpy()]
     return torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2)
-
-
-def answers(images: Tensor, teachers: Teachers) -> Tensor:
-    """Return the teachers' answers to images, uint8 [K,N,3,H,W]: float [K,N,classes]."""
-    parts = images.flatten(0, 1).split(AT_ONCE)
-    asked = torch.cat([teachers(part.float()) for part in tqdm(parts, "teachers", unit="batch", delay=1)])
-    return asked.view(*images.shape[:2], -1)
 
 
 def load_images(dataset: Dataset, size: int, classes: Sequence[str]) -> tuple[Tensor, Tensor]:
@@ -195,11 +188,6 @@ class Normalization:
         mean, std = self._columns
         normal = (raw.to(self._device).float() - mean) / std
         return normal.contiguous(memory_format=torch.channels_last)
-
-    def undo(self, images: Tensor) -> Tensor:
-        """Convert normalized images back to pixels from 0 to 255, float."""
-        mean, std = self._columns
-        return images * std + mean
 
 
 class TrainingData:
@@ -236,7 +224,7 @@ class TrainingData:
             repository: where the teachers are; default: the bundled models.
 
         Raises:
-            ScriptError: see `Teachers`; or they take images of another size, which only mixtures can be given in.
+            ScriptError: see `Teachers`.
             DatasetError: a path holds no labelled images.
         """
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -246,22 +234,12 @@ class TrainingData:
         self._mixtures: Mixtures | None = None
         if recipe.teachers:
             self.teachers = Teachers(repository or DEFAULT_ROOT, recipe.teachers, self._dataset.classes)
-            if self._taught_at != size and not recipe.mixtures:
-                raise ScriptError(
-                    f"the teachers take images of another size than {size}: {self._taught_at}; with --mix and "
-                    "--mixtures they are asked before the images are resized"
-                )
         self.begun: dict[str, Any] = {
             "classes": list(self._dataset.classes),
             "size": size,
             "data_sha256": self._dataset.sha256,
             "teachers": [] if self.teachers is None else self.teachers.provenance(),
         }
-
-    @property
-    def _taught_at(self) -> int:
-        """The size of the images that teachers are asked about; the run's own if they take any."""
-        return self._size if self.teachers is None or self.teachers.size is None else self.teachers.size
 
     def load(self) -> None:
         """Decode the images, mix them and ask the teachers, if it has not been done.
@@ -270,18 +248,17 @@ class TrainingData:
         """
         if self._mixtures is not None:
             return
-        classes, mixes = self._dataset.classes, self._recipe.mixtures > 0
+        classes = self._dataset.classes
         # The smaller first, so that a class that isn't the model's is reported at once.
         held = None if self._judging is None else load_images(self._judging, self._size, classes)
         self.pixels, labels = load_images(self._dataset, self._size, classes)
         self.normalize = Normalization(self.pixels, self.device)
         self.judged = None if held is None else (self.normalize(held[0]), held[1].to(self.device))
         given = self.pixels
-        if mixes and self._taught_at != self._size:
-            given, _ = load_images(self._dataset, self._taught_at, classes)
-        # Without mixtures the teachers are asked about each batch.
-        teachers = self.teachers if mixes else None
-        self._mixtures = Mixtures(given, labels, len(classes), self._recipe, teachers, self._size)
+        # Teachers are asked about images of their own size.
+        if self.teachers is not None and self.teachers.size not in {None, self._size}:
+            given, _ = load_images(self._dataset, self.teachers.size, classes)
+        self._mixtures = Mixtures(given, labels, len(classes), self._recipe, self.teachers, self._size)
 
     def draw(self, rows: Tensor) -> Lesson:
         """Draw images by their numbers, int64 [n], normalized on the device."""

@@ -227,8 +227,6 @@ class Run:
             for step, (batch, truth, taught) in enumerate(data.batches(self.epoch)):
                 self._set_rates((self.epoch * steps + step) / (recipe.epochs * steps))
                 self._model.zero_grad()
-                if taught is None and data.teachers is not None:
-                    taught = data.teachers(data.normalize.undo(batch))
                 losses.append(sum_gradients(self._model, batch, truth, recipe, taught) / len(batch))
                 for optimizer in self._optimizers:
                     optimizer.step()

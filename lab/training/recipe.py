@@ -56,7 +56,7 @@ class Recipe:
     mix_probability: float = flag(0.5, "The fraction of images that is mixed.", type=SHARE)
     mixtures: int = flag(
         0,
-        "Mixtures of all images to make beforehand; teachers answer each once; 0: mix each batch anew.",
+        "Mixtures of all images to make beforehand, which --teachers need; 0: mix each batch anew.",
         type=COUNT,
     )
     hold_out: int = flag(0, "Images to leave out, and to compare candidates on.", type=COUNT)

@@ -1,7 +1,7 @@
 """Knowledge distillation: a student learns the answers of a finished ensemble to the images that it is trained on.
 
 Sources: Hinton et al. 2015 (arXiv:1503.02531); by relations, Huang et al. 2022 (arXiv:2205.10536); that the teachers
-see the very pixels that the student sees, cut and mixed, is from Beyer et al. 2022 (arXiv:2106.05237).
+see the mixed images that the student sees is from Beyer et al. 2022 (arXiv:2106.05237).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import openvino as ov
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from tqdm import tqdm
 
-from deployments.contract.payload import Pixels, Probabilities
 from deployments.cpus import available_cpus
 from deployments.repository.network import input_size, load
 from deployments.repository.repository import find
@@ -24,6 +24,7 @@ from scripts.errors import ScriptError
 
 # What the paper on relations gives both parts, beside the labels' 1.
 RELATIONS = 2.0
+AT_ONCE = 500
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -51,27 +52,21 @@ class Teachers:
                 f"the teachers {', '.join(names)} take images of different sizes; name teachers of one size"
             )
         self.size = next((height for height, _ in sizes), None)
-        options = {
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_NUM_THREADS": min(available_cpus(), torch.get_num_threads()),
-        }
+        options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": available_cpus()}
         self._compiled = [ov.Core().compile_model(load(model), "CPU", options) for model in self._models]
 
     def provenance(self) -> list[dict[str, Any]]:
         """Name, version and SHA-256 of each, for the metadata of their student."""
         return [model.provenance() for model in self._models]
 
-    def __call__(self, pixels: Tensor) -> Tensor:
-        """Return the mean of the teachers' probabilities, float [N,classes].
-
-        The pixels are BGR from 0 to 255, float [N,3,H,W], as the student sees them before they are normalized.
-        """
-        rows = pixels.round().clamp(0, 255).byte().permute(0, 2, 3, 1).contiguous().cpu().numpy()
-        return torch.from_numpy(self._ask(rows)).to(pixels.device)
-
-    def _ask(self, rows: Pixels) -> Probabilities:
-        answers: Probabilities = np.mean([model(rows)[0] for model in self._compiled], axis=0)
-        return answers
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return the mean of the teachers' probabilities, float [N,classes], for BGR images, uint8 [N,3,H,W]."""
+        rows = images.permute(0, 2, 3, 1).split(AT_ONCE)
+        answers = [
+            np.mean([model(part.contiguous().numpy())[0] for model in self._compiled], axis=0)
+            for part in tqdm(rows, "teachers", unit="batch", delay=1)
+        ]
+        return torch.from_numpy(np.concatenate(answers))
 
 
 def distillation(logits: Tensor, probabilities: Tensor) -> Tensor:

@@ -28,8 +28,9 @@ class Asked:
         self.count = 0
 
     def __call__(self, pixels):
+        assert pixels.dtype == torch.uint8
         self.count += len(pixels)
-        return pixels.mean((1, 2, 3)).view(-1, 1)
+        return pixels.float().mean((1, 2, 3)).view(-1, 1)
 
     def provenance(self):
         return []
@@ -79,8 +80,8 @@ def test_every_run_has_the_same_and_its_own_chance_is_left_alone():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_teachers_are_asked_once_about_each_of_them(tmp_path, draw, monkeypatch):
     add(tmp_path / "repository", "sure", constant([0.05, 0.95], (32, 32)), "FP16", ("cat", "dog"))
-    asked, ask = [], Teachers._ask
-    monkeypatch.setattr(Teachers, "_ask", lambda self, rows: asked.append(len(rows)) or ask(self, rows))
+    asked, ask = [], Teachers.__call__
+    monkeypatch.setattr(Teachers, "__call__", lambda self, rows: asked.append(len(rows)) or ask(self, rows))
     recipe = replace(RECIPE, epochs=3, batch_size=8, teachers=("sure",), teacher_weight=1.0)
     data, repository = draw({"cat": 20, "dog": 20}, (32, 32)), tmp_path / "repository"
     Run(recipe, TrainingData(recipe, data, None, 32, repository), tmp_path / "c.pt").finish()
@@ -101,3 +102,11 @@ def test_a_width_of_another_architecture_is_told(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         command.main()
     assert "--width is of the student" in capsys.readouterr().err
+
+
+def test_teachers_of_batches_that_are_mixed_anew_are_refused(monkeypatch, capsys):
+    flags = ["student", "--data", "x", "--checkpoint", "c.pt", "--mix", "cutmix", "--teachers", "resnet"]
+    monkeypatch.setattr(sys, "argv", ["train", *flags])
+    with pytest.raises(SystemExit):
+        command.main()
+    assert "give --mixtures" in capsys.readouterr().err

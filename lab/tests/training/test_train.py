@@ -265,13 +265,12 @@ def top_classes(saved: dict[str, Any], data: Path) -> set[str]:
         return {saved["classes"][index] for index in trained.train()(normal).argmax(1).tolist()}
 
 
-def test_teachers_that_do_not_fit_are_told(tmp_path: Path, draw: Draw) -> None:
-    repository, data = tmp_path / "repository", draw(COUNTS, (32, 32))
+def test_teachers_of_other_classes_are_told(tmp_path: Path, draw: Draw) -> None:
+    repository = tmp_path / "repository"
     add(repository, "birds", constant([0.5, 0.5], (32, 32)), "FP16", ("bird", "cat"))
-    add(repository, "small", constant([0.5, 0.5]), "FP16", ("cat", "dog"))
-    for name, told in (("birds", "other classes"), ("small", "another size than 32")):
-        with pytest.raises(ScriptError, match=told):
-            train(replace(recipe(1), teachers=(name,)), data, None, 32, tmp_path / "c.pt", repository=repository)
+    taught = replace(recipe(1), teachers=("birds",))
+    with pytest.raises(ScriptError, match="other classes"):
+        train(taught, draw(COUNTS, (32, 32)), None, 32, tmp_path / "c.pt", repository=repository)
 
 
 def test_teachers_of_another_size_are_asked_about_mixtures(tmp_path: Path, draw: Draw) -> None:
