@@ -88,7 +88,7 @@ VARIANTS = {
 def named(names: Sequence[str]) -> list[System]:
     """Return the systems of these names, in order; `ours` is two. Raises ScriptError if there is no such system."""
     alone = {name: [system] for name, system in {**VARIANTS, **peers()}.items()}
-    known = {"limit": [], "ours": list(OURS.values()), **alone}
+    known: dict[str, list[System]] = {"limit": [], "ours": list(OURS.values()), **alone}
     for name in names:
         if name not in known:
             raise ScriptError(f"there is no system {name!r}; there are {', '.join(known)}")

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -48,7 +48,9 @@ class Size:
     def load(self, seconds: float) -> Iterator[Row]:
         """Serve the workload, and load it by more and more clients: here, or in a network namespace of their own."""
         # Where machines can't be made, that is told before the workload is.
-        with nullcontext((None, None)) if self.machines == 1 else network(2) as (here, elsewhere):
+        machines: AbstractContextManager[Sequence[Machine | None]]
+        machines = nullcontext([None, None]) if self.machines == 1 else network(2)
+        with machines as (here, elsewhere):
             load = replace(workload("imagenet", "int8"), images=photographs("small"))
             megabits = sum(path.stat().st_size for path in load.images) / len(load.images) * 8 / 1e6
             with running(OURS["colocated"], load, self.edit, machine=here) as server:
