@@ -83,16 +83,9 @@ def main() -> None:
 
     places = dict.fromkeys(["LOG_LOCATION", "METRICS_LOCATION", "TMPDIR", "TEMP"], str(folder))
     os.environ.update(places, JAVA_HOME=str(JAVA_HOME))
-    flags = [
-        "--start",
-        "--foreground",
-        "--ncs",
-        "--ts-config",
-        f"{folder}/settings",
-        "--model-store",
-        f"{folder}/store",
-    ]
-    command = [sys.executable, "-P", "-m", "ts.model_server", *flags, "--log-config", f"{folder}/log4j2.xml"]
+    files = {"--ts-config": "settings", "--model-store": "store", "--log-config": "log4j2.xml"}
+    flags = [word for flag, name in files.items() for word in (flag, f"{folder}/{name}")]
+    command = [sys.executable, "-P", "-m", "ts.model_server", "--start", "--foreground", "--ncs", *flags]
     os.execv(sys.executable, command)  # noqa: S606
 
 
