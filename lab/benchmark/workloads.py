@@ -37,7 +37,7 @@ CONFIGS: dict[Placement, Path] = {
 }
 MEMBERS = ("resnet", "densenet")
 PHOTOGRAPHS = ("efficientnet-lite0", "efficientnet-lite2", "efficientnet-lite1")
-CIFAR_SIZE, IMAGENET_SIZE = (32, 32), (224, 224)
+CIFAR_SIZE = (32, 32)
 SMALL_EDGE, SMALL_QUALITY = 224, 80
 LARGE_SIZE, LARGE_QUALITY = (500, 375), 95
 # A telephone's 12 megapixels.
@@ -54,7 +54,6 @@ class Workload:
         name: a name in `WORKLOADS`.
         repository: a model repository with the members.
         version: of every member.
-        size: height and width that the first member takes, pixels.
         images: encoded photographs.
         precision: OpenVINO's inference precision of float layers; None for its own choice.
         stops: the shares of the photographs that a cascade's early stages answer; None for the shipped thresholds.
@@ -66,7 +65,6 @@ class Workload:
     name: str
     repository: Path
     version: int
-    size: tuple[int, int]
     images: tuple[Path, ...]
     precision: str | None
     stops: tuple[float, ...] | None = None
@@ -205,15 +203,14 @@ def workload(name: str, precision: Precision) -> Workload:
     hint = "f32" if precision == "float32" else None
     version = 1 if precision == "float32" else 2
     if name == "embedded":
-        return Workload(name, DEFAULT_ROOT, version, CIFAR_SIZE, photographs("small"), hint)
+        return Workload(name, DEFAULT_ROOT, version, photographs("small"), hint)
     if name == "imagenet":
-        return Workload(name, imagenet_models(), version, IMAGENET_SIZE, photographs("large"), hint)
+        return Workload(name, imagenet_models(), version, photographs("large"), hint)
     if name == "trivial":
-        return Workload(name, trivial(CACHE / name, CIFAR_SIZE), 1, CIFAR_SIZE, photographs("small"), None)
+        return Workload(name, trivial(CACHE / name, CIFAR_SIZE), 1, photographs("small"), None)
     if name in WORKLOADS:
         root, images = photograph_models(), photographs("12mp" if name.endswith("12mp") else "large")
-        served = {"members": PHOTOGRAPHS, "cascade": "configs/photographs.yaml"}
-        return Workload(name, root, 1, IMAGENET_SIZE, images, hint, **served)  # type: ignore[arg-type]
+        return Workload(name, root, 1, images, hint, members=PHOTOGRAPHS, cascade="configs/photographs.yaml")
     raise ScriptError(f"there is no workload {name!r}; there are {', '.join(WORKLOADS)}")
 
 

@@ -118,7 +118,7 @@ def every_form(seconds: float) -> Iterator[Row]:
     """Send each form with each number of images, and JPEGs of whole photographs, to one server."""
     pictures = originals()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        load = Workload("trivial", trivial(Path(folder), (EDGE, EDGE)), 1, (EDGE, EDGE), (), None)
+        load = Workload("trivial", trivial(Path(folder), (EDGE, EDGE)), 1, (), None)
         server = stack.enter_context(running(OURS["colocated"], load, _edit))
         file = stack.enter_context(region(max(BATCHES) * EDGE * EDGE * 3))
         register(URLS["http"], file)

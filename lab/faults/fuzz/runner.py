@@ -24,7 +24,7 @@ from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import RIGHT, Records, latency_ms, ok, outcome
 from ensemble_serving.transports import Request, once
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
-from lab.benchmark.workloads import CIFAR_SIZE, Workload, changed
+from lab.benchmark.workloads import Workload, changed
 from lab.faults.fuzz.inputs import Input
 from lab.rows import Row, Rows
 from scripts.errors import ScriptError
@@ -278,7 +278,7 @@ def fuzzed(folder: Path) -> Iterator[tuple[Runner, str]]:
         change(config)
         config["grpc_options"]["grpc_servicer_functions"] = [EVERY]
 
-    load = Workload("embedded", DEFAULT_ROOT, 2, CIFAR_SIZE, (photograph,), None)
+    load = Workload("embedded", DEFAULT_ROOT, 2, (photograph,), None)
     with (
         running(OURS["separate"], load, edit, GIVES_BACK) as server,
         Bystander(URL, photograph.read_bytes(), other) as bystander,

@@ -90,7 +90,7 @@ def test_what_makes_the_ensemble_cheap_is_measured_beside_it(monkeypatch, tmp_pa
     assert [system.placement for system in variants] == ["colocated"] * 4
     monkeypatch.setattr(workloads, "CACHE", tmp_path)
     (tmp_path / "a.jpg").write_bytes((ROOT / "tests" / "cat.jpg").read_bytes())
-    load = Workload("embedded", DEFAULT_ROOT, 2, (32, 32), (tmp_path / "a.jpg",), None)
+    load = Workload("embedded", DEFAULT_ROOT, 2, (tmp_path / "a.jpg",), None)
     plain, cascade, student, cached = (
         load.config("colocated", 1, 2, ROOT / file if file else None)["applications"][0]["args"]
         for file in (variants[0].file, load.cascade, *(system.file for system in variants[2:]))
@@ -145,7 +145,7 @@ def three(tmp_path):
     names = ("small", "large", "last")
     for name, size in zip(names, (32, 48, 48), strict=True):
         store(tmp_path / "models", name, brightness(size=size))
-    return Workload("three", tmp_path / "models", 1, (32, 32), (), None, members=names)
+    return Workload("three", tmp_path / "models", 1, (), None, members=names)
 
 
 @pytest.mark.parametrize("file", [None, "configs/throughput.yaml", "configs/cached.yaml"])
@@ -177,7 +177,7 @@ def test_a_peer_of_one_size_can_not_serve_models_of_several(three):
 
 
 def test_the_photographs_are_as_they_are_served():
-    config = Workload("photographs", ROOT, 1, (224, 224), (), None, members=workloads.PHOTOGRAPHS)
+    config = Workload("photographs", ROOT, 1, (), None, members=workloads.PHOTOGRAPHS)
     args = config.config("colocated", 1, 2, ROOT / "configs" / "photographs.yaml")["applications"][0]["args"]
     assert [member["name"] for member in args["members"]] == list(workloads.PHOTOGRAPHS)
     assert args["ensemble"]["cascade"]["order"] == list(workloads.PHOTOGRAPHS)

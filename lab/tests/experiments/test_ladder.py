@@ -98,7 +98,7 @@ def test_a_server_that_does_not_start_leaves_its_row_and_the_steps_go_on(tmp_pat
     scores = {name: np.eye(2, dtype=np.float32) for name in names}
     predicted = Members(scores, np.zeros(2, np.int64), *[dict.fromkeys(names, 1.0)] * 2)
     monkeypatch.setattr(ladder, "members_of", lambda *_: predicted)
-    monkeypatch.setattr(ladder, "workload", lambda name, each: Workload(name, tmp_path, 2, (32, 32), (), None))
+    monkeypatch.setattr(ladder, "workload", lambda name, each: Workload(name, tmp_path, 2, (), None))
     monkeypatch.setattr(ladder, "find", lambda *_: None)
     monkeypatch.setattr(ladder, "CACHE", tmp_path)
     monkeypatch.setattr("lab.experiments.experiment.default_data", lambda: draw({"cat": 2}))

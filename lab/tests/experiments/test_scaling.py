@@ -60,7 +60,7 @@ def rows(tmp_path, monkeypatch):
     monkeypatch.setattr(scaling, "network", network)
     monkeypatch.setattr(scaling, "across", across)
     monkeypatch.setattr(scaling, "running", running)
-    monkeypatch.setattr(scaling, "workload", lambda *_: Workload("imagenet", tmp_path, 2, (224, 224), (), None))
+    monkeypatch.setattr(scaling, "workload", lambda *_: Workload("imagenet", tmp_path, 2, (), None))
     monkeypatch.setattr(scaling, "photographs", lambda _: (image,))
     return SCALING.summary([row for part in parts(1.0) for row in part.rows()])
 
