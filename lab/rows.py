@@ -101,6 +101,16 @@ def _together(name: str, values: Sequence[Any]) -> Any:
     return sum(there) if name in COUNTS else statistics.median(there)
 
 
+def highest(rows: Rows, figure: str, *by: str) -> dict[Any, Row]:
+    """Find the row with the highest figure for each value of a column, or for all values of several columns."""
+    found: dict[Any, Row] = {}
+    for row in rows:
+        key = row[by[0]] if len(by) == 1 else tuple(row[name] for name in by)
+        if key not in found or row[figure] >= found[key][figure]:
+            found[key] = row
+    return found
+
+
 def measured(rows: Rows) -> Rows:
     """Leave out the rows of failures."""
     return [row for row in rows if "error" not in row]

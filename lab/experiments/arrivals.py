@@ -12,7 +12,7 @@ from ensemble_capacity.load.load import Arrivals, Closed, Mode
 from lab.benchmark.systems import OURS, System, peers, running
 from lab.benchmark.workloads import Workload, changed, workload
 from lab.experiments.experiment import declared, figures
-from lab.rows import Part, Row, Rows, measured
+from lab.rows import Part, Row, Rows, highest, measured
 from scripts.errors import ScriptError
 
 SHARES, CLIENTS, ROUNDS = (0.5, 0.9, 1.2), 32, 3
@@ -41,17 +41,18 @@ def systems(seconds: float) -> Sequence[Part]:
     return [Part(each.name, partial(of_system, each, load, seconds), {"system": each.name}) for each in compared]
 
 
-def highest(rows: Rows) -> Mapping[str, str]:
+def compare_protocols(rows: Rows) -> Mapping[str, str]:
     """Compare the highest rates that the protocols achieved, at each system that has both."""
-    most: dict[str, dict[str, float]] = {}
-    for row in measured(rows):
-        own = most.setdefault(row["system"], {})
-        own[row["protocol"]] = max(own.get(row["protocol"], 0.0), row["requests_per_s"])
-    told = [f"{name}: gRPC {own['grpc']:.0f}/s, HTTP {own['http']:.0f}/s" for name, own in most.items() if len(own) > 1]
+    most = highest(measured(rows), "requests_per_s", "system", "protocol")
+    told = [
+        f"{name}: gRPC {row['requests_per_s']:.0f}/s, HTTP {most[name, 'http']['requests_per_s']:.0f}/s"
+        for (name, protocol), row in most.items()
+        if protocol == "grpc"
+    ]
     return {"protocol that delivers more load": "; ".join(told)} if told else {}
 
 
-ARRIVALS = declared("arrivals", parts=systems, ours=lambda row: row["system"] == "ours", computed=highest)
+ARRIVALS = declared("arrivals", parts=systems, ours=lambda row: row["system"] == "ours", computed=compare_protocols)
 
 
 # The largest batch, and the wait for it; a batch of one image waits for nothing.
@@ -85,7 +86,7 @@ def settings(seconds: float) -> Sequence[Part]:
 def compare(rows: Rows) -> Mapping[str, str]:
     """Compare the highest rate, and the latency of few requests, by the largest batch."""
     own = measured(rows)
-    best = {row["size"]: row for row in sorted(own, key=lambda row: row["requests_per_s"]) if row["sent"] == FULL}
+    best = highest([row for row in own if row["sent"] == FULL], "requests_per_s", "size")
     few = [row for row in own if row["sent"] == FEW and row["size"] > 1]
     rates = ", ".join(f"{row['requests_per_s']:.1f}/s in batches of up to {size}" for size, row in sorted(best.items()))
     waits = ", ".join(

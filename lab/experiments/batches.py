@@ -20,7 +20,7 @@ from lab.benchmark.systems import OURS, URLS, running
 from lab.benchmark.workloads import Workload, workload
 from lab.experiments.experiment import declared, figures
 from lab.experiments.forms import placed, region, register, share_memory
-from lab.rows import Part, Row, Rows
+from lab.rows import Part, Row, Rows, highest
 from scripts.errors import ScriptError
 
 SIZES, CLIENTS, WARM_UP_S, ROUNDS = (1, 4, 8, 16, 32, 64), 2, 1.0, 3
@@ -89,8 +89,8 @@ def alone(load: Workload, seconds: float) -> Rows:
 
 def with_peaks(rows: Rows) -> Rows:
     """Mark the row of the most images per second of each way."""
-    most = {row["way"]: row["images"] for row in sorted(rows, key=lambda row: row["images_per_s"])}
-    return [{**row, "peak": row["images"] == most[row["way"]]} for row in rows]
+    most = highest(rows, "images_per_s", "way")
+    return [{**row, "peak": row is most[row["way"]]} for row in rows]
 
 
 def compare(rows: Rows) -> Mapping[str, str]:

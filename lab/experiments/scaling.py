@@ -19,7 +19,7 @@ from lab.benchmark.systems import HTTP_PORT, OURS, running
 from lab.benchmark.workloads import ROOT, Workload, changed, photographs, workload
 from lab.experiments.experiment import declared
 from lab.network import Machine, network
-from lab.rows import Part, Row, Rows, measured
+from lab.rows import Part, Row, Rows, highest, measured
 from scripts.errors import ScriptError
 
 CLIENTS, ROUNDS = (1, 2, 4, 8, 16), 3
@@ -108,14 +108,13 @@ def parts(seconds: float) -> Sequence[Part]:
 def compare(rows: Rows) -> Mapping[str, str]:
     """Compare what cores add, the bytes of an image on the wire, and the clients per replica that suffice."""
     own = measured(rows)
-    most: dict[int, float] = {}
-    for row in own:
-        if (row["replicas"], row["machines"]) == (1, 1):
-            most[row["cores"]] = max(most.get(row["cores"], 0.0), row["requests_per_s"])
+    alone = [row for row in own if (row["replicas"], row["machines"]) == (1, 1)]
+    most = highest(alone, "requests_per_s", "cores")
     found = {}
     if len(most) > 1 and 1 in most:
-        cores, rate = max(most.items())
-        share = 100 * rate / cores / most[1]
+        cores = max(most)
+        rate = most[cores]["requests_per_s"]
+        share = 100 * rate / cores / most[1]["requests_per_s"]
         told = f"with {cores} cores, {share:.0f} % of {cores} times one core's; no machine was added"
         found["highest rate of linear scaling by added machines"] = f"{rate:.0f} requests/s {told}"
         found["predictions at that rate"] = f"{2 * rate:.0f} predictions/s, two per request"

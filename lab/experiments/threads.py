@@ -19,7 +19,7 @@ from lab.benchmark.systems import OURS, running
 from lab.benchmark.workloads import MEMBERS, changed, workload
 from lab.experiments.engines import ENGINES, Worker, together
 from lab.experiments.experiment import declared
-from lab.rows import Part, Row, Rows, measured
+from lab.rows import Part, Row, Rows, highest, measured
 from scripts.errors import ScriptError
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -151,19 +151,13 @@ def parts(seconds: float) -> Sequence[Part]:
 def shown(rows: Rows) -> Rows:
     """Add the share of the best rate of what computes the same on the same CPUs."""
     found = [{"computed": SERVED, **row} for row in rows]
-    best: dict[tuple[str, float | None], float] = {}
-    for row in measured(found):
-        alike = row["computed"], row["quota"]
-        best[alike] = max(best.get(alike, 0.0), row["requests_per_s"])
-    return [
-        {
-            **row,
-            "cpus": "all" if row["quota"] is None else f"a quota of {row['quota']:g}",
-            "own": "pinned" if row["pinned"] else "unpinned",
-            **({} if "error" in row else {"share": 100 * row["requests_per_s"] / best[row["computed"], row["quota"]]}),
-        }
-        for row in found
-    ]
+    best = highest(measured(found), "requests_per_s", "computed", "quota")
+    for row in found:
+        row["cpus"] = "all" if row["quota"] is None else f"a quota of {row['quota']:g}"
+        row["own"] = "pinned" if row["pinned"] else "unpinned"
+        if "error" not in row:
+            row["share"] = 100 * row["requests_per_s"] / best[row["computed"], row["quota"]]["requests_per_s"]
+    return found
 
 
 def notes(rows: Rows) -> list[str]:
