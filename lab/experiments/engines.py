@@ -47,7 +47,8 @@ def pytorch(network: str, _: Precision, threads: int, at_once: int) -> Callable[
     import torch
 
     torch.set_num_threads(max(1, threads // at_once))
-    infer = torch.inference_mode()(partial(*_module(network)))
+    module, image = _module(network)
+    infer = torch.inference_mode()(partial(module, image))
     return lambda: infer
 
 
