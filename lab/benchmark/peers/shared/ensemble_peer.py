@@ -1,4 +1,4 @@
-"""What the peers have in common: their arguments, and the ensemble's steps on OpenVINO.
+"""The common parts of all peers: the arguments, and the steps of the ensemble on OpenVINO.
 
 A process imports only the libraries that its steps need, because its memory is measured.
 """
