@@ -15,6 +15,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+import ensemble_peer
 import numpy as np
 from ensemble_peer import MAX_BATCH_SIZE, Members, decode, hints, parser, resize
 
@@ -112,6 +113,8 @@ def node(name: str, inputs: list[Tensor], outputs: list[Tensor], **options: Any)
     folder = Path("repository", name)
     (folder / "1").mkdir(parents=True)
     shutil.copy(__file__, folder / "1" / "model.py")
+    # The processes of models have a path of their own.
+    shutil.copy(ensemble_peer.__file__, folder / "1")
     text = json.dumps(json.dumps(options))
     lines = [
         f'name: "{name}"',
