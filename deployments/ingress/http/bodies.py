@@ -232,14 +232,14 @@ async def document(
     return b"".join(chunks), arrival.began
 
 
-def parsed(body: bytes, model: type[T]) -> T:
-    """Parse a JSON document as a typed model; raise InvalidParameter if the document does not fit the model."""
+def parsed(body: bytes, model: type[T], hint: str = "") -> T:
+    """Parse a JSON document as a typed model; raise InvalidParameter, with a hint, if it does not fit the model."""
     try:
         # Unlike msgspec's own decoder this one takes a text of half a character, which some clients send as an id.
         return msgspec.convert(json.loads(body), model)
     except (ValueError, RecursionError) as err:
-        hint = f"; {BASE64}" if "base64" in str(err) else ""
-        raise InvalidParameter(f"the body is not the JSON object that is needed: {err}{hint}") from err
+        hints = [err, *filter(None, [hint, BASE64 if "base64" in str(err) else ""])]
+        raise InvalidParameter(f"the body is not the JSON object that is needed: {'; '.join(map(str, hints))}") from err
 
 
 def check_elements(chunk: bytes, most: int, before: int = 0) -> int:

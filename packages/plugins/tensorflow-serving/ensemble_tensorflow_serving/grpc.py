@@ -19,7 +19,7 @@ from ensemble_tensorflow_serving import tensorflow_serving_pb2 as pb
 from ensemble_tensorflow_serving.servable import DTYPES, SIGNATURE, VERSION, Servable, check_input, strings
 
 PREDICTION = pb.DESCRIPTOR.services_by_name["PredictionService"]
-MODEL = pb.DESCRIPTOR.services_by_name["ModelService"]
+MODEL_SERVICE = pb.DESCRIPTOR.services_by_name["ModelService"]
 METADATA_FIELD = "signature_def"
 
 
@@ -27,7 +27,6 @@ class TensorFlowServingGrpc:
     """Answers that API's calls."""
 
     def __init__(self, service: Service) -> None:
-        self._ingress = service.ingress
         self._servable = Servable(service)
         self._signatures = json_format.ParseDict(self._servable.signatures(), pb.SignatureDefMap())
 
@@ -37,15 +36,16 @@ class TensorFlowServingGrpc:
             f"{PREDICTION.full_name}/Predict": Rpc(self._predict, observed=True),
             f"{PREDICTION.full_name}/Classify": Rpc(self._classify, observed=True),
             f"{PREDICTION.full_name}/GetModelMetadata": Rpc(self._metadata),
-            f"{MODEL.full_name}/GetModelStatus": Rpc(self._status),
+            f"{MODEL_SERVICE.full_name}/GetModelStatus": Rpc(self._status),
         }
 
     async def _predict(self, request: pb.PredictRequest, call: Call) -> Message:
         spec = self._spec(request)
         check_input(list(request.inputs))
         names = self._servable.named(request.output_filter)
-        self._ingress.capacity.check_count(len(request.inputs[INPUT].string_val) or 1)
-        images = strings(request.inputs[INPUT])
+        tensor = request.inputs[INPUT]
+        extents, are_listed = tensor.tensor_shape.dim, tensor.dtype == pb.DT_STRING and not tensor.tensor_content
+        images = strings(list(tensor.string_val), [extent.size for extent in extents], are_listed)
         inferred = await self._servable.predict(images, names, DEFAULT, call)
         outputs = {tensor.name: _proto(tensor) for tensor in inferred.outputs}
         return pb.PredictResponse(outputs=outputs, model_spec=spec)
@@ -53,16 +53,8 @@ class TensorFlowServingGrpc:
     async def _classify(self, request: pb.ClassificationRequest, call: Call) -> Message:
         spec = self._spec(request)
         given = request.input.example_list_with_context
-        listed = request.input.example_list.examples
-        self._ingress.capacity.check_count(len(listed) + len(given.examples))
-        shared = _image(given.context)
-        images = []
-        for example in (*listed, *given.examples):
-            own = _image(example)
-            if own is None and shared is None:
-                check_input([])
-            images.append(own if own is not None else shared or b"")
-        classes = await self._servable.classify(images, DEFAULT, call)
+        examples = [_image(example) for example in (*request.input.example_list.examples, *given.examples)]
+        classes = await self._servable.classify(examples, _image(given.context), DEFAULT, call)
         result = pb.ClassificationResult(
             classifications=[
                 pb.Classifications(classes=[pb.Class(label=label, score=score) for label, score in each])

@@ -17,7 +17,6 @@ from deployments.ingress.open_inference.model import INPUT, MODEL, Ensemble, Inf
 from deployments.ingress.open_inference.tensors import Tensor
 from deployments.ingress.protocol import Service
 from deployments.observe.observer import Call
-from ensemble_tensorflow_serving import tensorflow_serving_pb2 as tf
 
 VERSION = 1
 # The version in requests of OpenVINO Model Server's clients that want no version in particular.
@@ -54,17 +53,27 @@ class Servable:
         self, images: Sequence[bytes], names: Sequence[str], asked: Options, call: Call, began: float | None = None
     ) -> Inferred:
         """Predict the named outputs for encoded images; see `Ensemble.infer`."""
+        self._service.ingress.capacity.check_count(len(images))
         tensor = Tensor(INPUT, "BYTES", [len(images)], images)
         return await self._model.infer(tensor, names, asked, call, began)
 
     async def classify(
-        self, images: Sequence[bytes], asked: Options, call: Call, began: float | None = None
+        self,
+        examples: Sequence[bytes | None],
+        context: bytes | None,
+        asked: Options,
+        call: Call,
+        began: float | None = None,
     ) -> list[list[tuple[str, float]]]:
-        """Return every class and its probability, descending, for each image.
+        """Return every class and its probability, descending, for the image of each example.
 
-        An image that several examples have from their context, which is one object, is classified once.
+        Examples without an image have the context's, which is classified once.
         """
-        once = {id(image): image for image in images}
+        self._service.ingress.capacity.check_count(len(examples))
+        images = [context if image is None else image for image in examples]
+        once = {id(image): image for image in images if image is not None}
+        if None in images:
+            check_input([])
         [tensor] = (await self.predict(list(once.values()), ["probabilities"], asked, call, began)).outputs
         order = np.argsort(-tensor.data, axis=1, kind="stable").tolist()
         labels = self._service.labels
@@ -110,16 +119,13 @@ def check_input(names: Sequence[str]) -> None:
         raise InvalidParameter(f"the request needs exactly one input, {INPUT!r}; it has {[n[:40] for n in names][:8]}")
 
 
-def strings(tensor: tf.TensorProto) -> list[bytes]:
+def strings(elements: list[bytes], extents: Sequence[int], are_listed: bool) -> list[bytes]:
     """Return the elements of a tensor of encoded images; raise InvalidParameter for another tensor."""
-    extents = [dim.size for dim in tensor.tensor_shape.dim]
-    elements = list(tensor.string_val)
-    if tensor.dtype != tf.DT_STRING or tensor.tensor_content:
+    if not are_listed:
         raise InvalidParameter(f"the input {INPUT!r} is DT_STRING, an encoded image an element of string_val")
     count = len(elements)
-    fits = extents in ([count], [count, 1]) or (not extents and count == 1)
-    if not fits or tensor.tensor_shape.unknown_rank:
-        raise InvalidParameter(f"the input {INPUT!r} has shape {extents[:4]} but {count} elements")
+    if list(extents) not in ([count], [count, 1]) and (extents or count != 1):
+        raise InvalidParameter(f"the input {INPUT!r} has shape {list(extents)[:4]} but {count} elements")
     return elements
 
 
