@@ -1,18 +1,17 @@
-"""Seldon's v1 view of the ensemble: images in a message, probabilities in another; the same for REST and gRPC.
+"""Seldon's v1 view of the ensemble: images in a message, probabilities in another, and true labels.
 
 An image is encoded, in `binData` or a tensor of DT_STRING, or pixels, which become a file that needs no encoder and go
 the way of every other image.
-
-Source: https://github.com/SeldonIO/seldon-core/blob/v1.18.2/proto/prediction.proto
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from deployments.contract.caller import MAX_ID, REQUEST_IDS
 from deployments.contract.errors import InvalidParameter
@@ -22,33 +21,22 @@ from deployments.ingress.open_inference.model import INPUT, Ensemble
 from deployments.ingress.open_inference.tensors import Tensor
 from deployments.ingress.protocol import Service
 from deployments.observe.observer import Call
-from ensemble_tensorflow_serving import tensorflow_serving_pb2 as tf
+from ensemble_rollout.feedback.labels import TrueLabel, refuse, taken
+from ensemble_seldon.messages import DefaultData, Feedback, Meta, SeldonMessage, SeldonTensor, TfDim, TfShape, TfTensor
 from ensemble_tensorflow_serving.servable import strings
 
-# The numbers that a TensorProto may have: the Open Inference Protocol's name, and the field of those that are not raw.
+# The numbers that a `tftensor` may have: the Open Inference Protocol's name, and the field of those that are not raw.
 NUMBERS = {
-    tf.DT_UINT8: ("UINT8", ""),
-    tf.DT_INT64: ("INT64", "int64_val"),
-    tf.DT_FLOAT: ("FP32", "float_val"),
-    tf.DT_DOUBLE: ("FP64", ""),
+    "DT_UINT8": ("UINT8", ""),
+    "DT_INT64": ("INT64", "int64_val"),
+    "DT_FLOAT": ("FP32", "float_val"),
+    "DT_DOUBLE": ("FP64", ""),
 }
 NEEDED = "the message needs 'data', with a tensor, an ndarray or a tftensor, or 'binData', an encoded image"
-
-
-class Predicted(NamedTuple):
-    """An answer.
-
-    Attributes:
-        names: of the classes.
-        probabilities: float32 [N,C].
-        puid: the id of the request, by which its true labels are sent.
-        tags: data without another place, as the Open Inference Protocol's parameters of a response.
-    """
-
-    names: Sequence[str]
-    probabilities: NDArray[np.float32]
-    puid: str
-    tags: dict[str, str]
+LABELS_NEEDED = (
+    "feedback needs 'truth', with a label for each image: an index, a name or a row with 1 for its class and 0 for the "
+    "others, in a tensor or an ndarray; or strData"
+)
 
 
 class Graph:
@@ -58,51 +46,82 @@ class Graph:
         """Set the served ensemble."""
         self._capacity, self._labels = service.ingress.capacity, service.labels
         self._model = Ensemble(service.ingress, service.labels)
+        self._take = service.handles.get("feedback", refuse)
 
     async def predict(
-        self, images: Sequence[bytes], puid: str, asked: Options, call: Call, began: float | None = None
-    ) -> Predicted:
-        """Predict the classes' probabilities for encoded images; see `Ensemble.infer`.
+        self, message: SeldonMessage, asked: Options, call: Call, began: float | None = None
+    ) -> SeldonMessage:
+        """Predict the classes' probabilities for a message's images, in the message's form; see `Ensemble.infer`.
 
         Raises:
-            InvalidParameter: as `check_puid`.
+            InvalidParameter: the message has no images, several forms of them, or an id that no request can have.
         """
+        images, puid = self._images(message), message.meta.puid
         check_puid(puid)
         if puid:
             call.caller = call.caller._replace(headers={**call.caller.headers, REQUEST_IDS[0]: puid})
             call.attributes["ensemble.request.id"] = puid
         tensor = Tensor(INPUT, "BYTES", [len(images)], images)
         inferred = await self._model.infer(tensor, ["probabilities"], asked, call, began)
-        [probabilities] = inferred.outputs
-        tags = inferred.parameters
-        return Predicted(self._labels, probabilities.data, call.caller.request_id or tags["trace_id"], tags)
+        [probabilities], tags = inferred.outputs, inferred.parameters
+        rows, data = probabilities.data, DefaultData(list(self._labels))
+        if message.data is None or message.data.tensor is not None:
+            data.tensor = SeldonTensor(rows.shape, rows.ravel().tolist())
+        elif message.data.ndarray is not None:
+            data.ndarray = rows.tolist()
+        else:
+            shape = TfShape([TfDim(str(extent)) for extent in rows.shape])
+            data.tftensor = TfTensor("DT_FLOAT", shape, rows.astype("<f4").tobytes())
+        return SeldonMessage(Meta(call.caller.request_id or tags["trace_id"], dict(tags)), data)
 
-    def from_numbers(self, shape: Sequence[int], values: Sequence[float]) -> list[bytes]:
-        """Read the images of a `tensor`."""
-        extents = self._extents(shape)
-        return _images(tensors.from_numbers("tensor", "FP64", extents, values))
+    async def feedback(self, given: Feedback, call: Call) -> SeldonMessage:
+        """Take the true labels of an answer's images in order; raise the first error after the others are taken."""
+        puid = given.response.meta.puid or given.request.meta.puid
+        check_puid(puid)
+        labels = _labels(given.truth)
+        if not labels:
+            raise InvalidParameter(LABELS_NEEDED)
 
-    def from_lists(self, data: list[Any]) -> list[bytes]:
-        """Read the images of an `ndarray`."""
-        shape: list[int] = []
-        level: Any = data
-        while isinstance(level, list) and len(shape) <= tensors.MOST_DIMENSIONS:
-            shape.append(len(level))
-            level = level[0] if level else None
-        return _images(tensors.from_list("ndarray", "FP64", self._extents(shape), data))
+        def read(sent: tuple[int, Any]) -> TrueLabel:
+            place, label = sent
+            return _true_label(puid, place, label, len(self._labels))
 
-    def from_proto(self, tensor: tf.TensorProto) -> Sequence[bytes]:
+        for error in await taken(self._take, read, list(enumerate(labels)), call.caller.name):
+            if error is not None:
+                raise error
+        return SeldonMessage(Meta(puid))
+
+    def _images(self, message: SeldonMessage) -> Sequence[bytes]:
+        data = message.data or DefaultData()
+        given = (data.tensor, data.ndarray, data.tftensor, message.bin_data)
+        if given.count(None) != len(given) - 1 or message.str_data is not None:
+            raise InvalidParameter(NEEDED)
+        if data.tensor is not None:
+            shape = self._extents(data.tensor.shape)
+            return _files(tensors.from_numbers("tensor", "FP64", shape, data.tensor.values))
+        if data.ndarray is not None:
+            return _files(tensors.from_list("ndarray", "FP64", self._extents(_shape(data.ndarray)), data.ndarray))
+        if data.tftensor is not None:
+            return self._from_tftensor(data.tftensor)
+        return [message.bin_data or b""]
+
+    def _from_tftensor(self, tensor: TfTensor) -> Sequence[bytes]:
         """Read the images of a `tftensor`; images of DT_STRING are encoded."""
-        if tensor.dtype == tf.DT_STRING:
+        dims = tensor.tensor_shape.dim[: tensors.MOST_DIMENSIONS + 1]
+        try:
+            shape = [int(dim.size) for dim in dims]
+        except ValueError as err:
+            raise InvalidParameter("the tftensor has a shape of numbers") from err
+        if tensor.dtype == "DT_STRING":
             self._capacity.check_count(len(tensor.string_val))
-            return strings(tensor)
+            return strings(list(tensor.string_val), shape, not tensor.tensor_content)
         if tensor.dtype not in NUMBERS:
-            raise InvalidParameter("the tftensor is DT_UINT8, DT_INT64, DT_FLOAT or DT_DOUBLE, or images as DT_STRING")
+            raise InvalidParameter(f"the tftensor is one of {sorted(NUMBERS)}, or images as DT_STRING")
         datatype, field = NUMBERS[tensor.dtype]
-        shape = self._extents([dim.size for dim in tensor.tensor_shape.dim[: tensors.MOST_DIMENSIONS + 1]])
+        extents = self._extents(shape)
         if tensor.tensor_content or not field:
-            return _images(tensors.from_raw("tftensor", datatype, shape, tensor.tensor_content, 0))
-        return _images(tensors.from_numbers("tftensor", datatype, shape, getattr(tensor, field)))
+            return _files(tensors.from_raw("tftensor", datatype, extents, tensor.tensor_content, 0))
+        return _files(tensors.from_numbers("tftensor", datatype, extents, getattr(tensor, field)))
 
     def _extents(self, shape: Sequence[int]) -> list[int]:
         """Check the shape of pixels, before the pixels are read."""
@@ -122,7 +141,17 @@ def check_puid(puid: str) -> None:
         raise InvalidParameter("meta.puid is no text") from err
 
 
-def _images(tensor: Tensor) -> list[bytes]:
+def _shape(data: Any) -> list[int]:
+    """Return the shape of nested lists, by the first list of each level."""
+    shape: list[int] = []
+    while isinstance(data, list) and len(shape) <= tensors.MOST_DIMENSIONS:
+        shape.append(len(data))
+        data = data[0] if data else None
+    return shape
+
+
+def _files(tensor: Tensor) -> list[bytes]:
+    """Write pixels as files."""
     with np.errstate(invalid="ignore"):
         pixels = tensor.data.astype(np.uint8)
     if not np.array_equal(pixels, tensor.data):
@@ -131,3 +160,34 @@ def _images(tensor: Tensor) -> list[bytes]:
     import cv2
 
     return [cv2.imencode(".bmp", each[..., ::-1])[1].tobytes() for each in pixels]
+
+
+def _labels(truth: SeldonMessage) -> Sequence[Any]:
+    """Return the labels of a message; a label is a number, a text, or a row."""
+    if truth.str_data is not None:
+        return [truth.str_data]
+    data = truth.data or DefaultData()
+    if data.ndarray or data.tensor is None:
+        return data.ndarray or []
+    shape, values = data.tensor.shape, data.tensor.values
+    if shape and math.prod(shape) != len(values):
+        raise InvalidParameter(f"the truth's tensor has {len(values)} values; its shape is another")
+    width = shape[-1] if len(shape) > 1 else 1
+    return [list(values[start : start + width]) for start in range(0, len(values), width)] if width > 1 else [*values]
+
+
+def _true_label(puid: str, place: int, label: Any, classes: int) -> TrueLabel:
+    """Make an image's true label of a number, a text, or a row with one of them or with a 1 for the class."""
+    if isinstance(label, list) and len(label) == 1:
+        [label] = label
+    elif isinstance(label, list):
+        if len(label) != classes or label.count(1) != 1 or label.count(0) != classes - 1:
+            raise InvalidParameter(f"{LABELS_NEEDED}; there are {classes} classes")
+        label = label.index(1)
+    # A tensor's indices are doubles.
+    if isinstance(label, float) and label.is_integer():
+        label = int(label)
+    try:
+        return msgspec.convert({"request_id": puid, "label": label, "index": place}, TrueLabel)
+    except msgspec.ValidationError as err:
+        raise InvalidParameter(f"{LABELS_NEEDED}; and 'response' with the answer's meta.puid: {err}") from err

@@ -30,6 +30,7 @@ DATA = {
     "tftensor": {"dtype": "DT_UINT8", "tensorShape": DIMS, "tensorContent": RAW},
 }
 FLOATS = {"dtype": "DT_FLOAT", "tensorShape": DIMS, "floatVal": PIXELS.ravel().tolist()}
+INTEGERS = {"dtype": "DT_INT64", "tensorShape": DIMS, "int64Val": PIXELS.ravel().tolist()}
 
 
 def ask(door, message):
@@ -54,7 +55,7 @@ def decoded(image):
     return cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR)[:, :, ::-1]
 
 
-@pytest.mark.parametrize(("form", "value"), [*DATA.items(), ("tftensor", FLOATS)])
+@pytest.mark.parametrize(("form", "value"), [*DATA.items(), ("tftensor", FLOATS), ("tftensor", INTEGERS)])
 def test_pixels_over_rest_are_answered_in_their_form(form, value):
     door = Door()
     status, told = ask(door, {"data": {"names": ["x"], form: value}, "meta": {"puid": "own", "tags": {"a": 1}}})
@@ -142,7 +143,7 @@ async def test_an_encoded_image_over_grpc_and_its_id():
         ({"data": {"ndarray": "a"}}, "JSON object"),
         ({"data": {"tftensor": {"dtype": "DT_HALF", "tensorShape": DIMS}}}, "DT_FLOAT"),
         ({"data": {"tftensor": {"dtype": "DT_UINT8", "tensorShape": {"dim": [{"size": "x"}]}}}}, "numbers"),
-        ({"data": {"tftensor": {"dtype": "DT_UINT8", "tensorShape": {"dim": [{"size": 2**70}]}}}}, "numbers"),
+        ({"data": {"tftensor": {"dtype": "DT_UINT8", "tensorShape": {"dim": [{"size": 2**70}]}}}}, "[N,H,W,3]"),
         ({"data": {"tftensor": {"dtype": "DT_UINT8", "tensorShape": DIMS, "tensorContent": "eA=="}}}, "1 came"),
         ({"data": {"tftensor": {"dtype": "DT_STRING", "stringVal": ["eA=="] * 65}}}, "1 to 64 images"),
     ],

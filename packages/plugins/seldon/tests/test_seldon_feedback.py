@@ -11,24 +11,28 @@ from deployments.ingress.http.server import HttpServer
 from deployments.ingress.protocol import Extension
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
-from ensemble_seldon import protocol
 from ensemble_seldon import seldon_pb2 as pb
+from ensemble_seldon.protocol import FEEDBACK_PATH, Seldon
 from packages.plugins.rollout.tests.feedback.told import Told
 from tests.door import NO_FEEDBACK, Door
 
 
+def service(take):
+    class TakesLabels(Extension):
+        handles: ClassVar = {"feedback": take}
+
+    return replace(Door().service, labels=("a", "b", "c", "d"), extensions=[TakesLabels()])
+
+
 def ask(message):
     told, door = Told(), Door()
-
-    class TakesLabels(Extension):
-        handles: ClassVar = {"feedback": told}
-
-    door._http = HttpServer(replace(door.service, labels=("a", "b", "c", "d"), extensions=[TakesLabels()]))
-    return *door.ask(protocol.PATH, json.dumps(message).encode()), told.labels
+    door._http = HttpServer(service(told))
+    return *door.ask(FEEDBACK_PATH, json.dumps(message).encode()), told.labels
 
 
 async def call(take, message):
-    return await protocol.feedback_calls(take, 4)["seldon.protos.Seldon/SendFeedback"].handler(message, Call(Trace("")))
+    rpc = Seldon().calls(service(take))["seldon.protos.Seldon/SendFeedback"]
+    return await rpc.handler(message, Call(Trace("")))
 
 
 ANSWER = {"meta": {"puid": "r"}, "data": {"names": ["a"], "tensor": {"shape": [1, 1], "values": [1.0]}}}
