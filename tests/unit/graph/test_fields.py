@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
@@ -31,7 +32,7 @@ from ensemble_cascade.feature import Cascading
 from ensemble_cascade.flow import LoadState
 from ensemble_page.feature import PageSettings
 from ensemble_remote.client import CallError
-from ensemble_remote.tensors import convert_pixels
+from ensemble_remote.tensors import TensorSettings, bind, convert_pixels
 from ensemble_rollout.feedback.store import FeedbackSettings
 from graph import rules
 from graph.app import build
@@ -533,8 +534,17 @@ def connects(args):
 
 
 def signature_called(args):
-    """The signature of a servable that is called."""
-    return parse(args).members[0].connect("127.0.0.1", 10)._signature
+    """The body that a client sends to a servable."""
+    client, sent = parse(args).members[0].connect("127.0.0.1", 10), []
+
+    async def call(path, timeout_s, body, headers):
+        sent.append(body)
+        raise CallError
+
+    client._call = call
+    with suppress(CallError):
+        asyncio.run(client.infer(bind(client._configured, TensorSettings()), np.zeros((1, 1, 1, 3), np.uint8), {}, 1))
+    return sent
 
 
 def undescribed(args):

@@ -79,7 +79,7 @@ async def inputs(kind: str, url: str, model: str, key: str, ca_file: Path | None
         ScriptError: the server is not there, or has no such model.
     """
     from ensemble_remote.client import CallError, Unavailable
-    from ensemble_remote.endpoints import resolve
+    from ensemble_remote.endpoints import described
     from ensemble_remote.open_inference import OpenInference as OpenInferenceMember
     from ensemble_tensorflow_serving.member import TensorFlowServing as TensorFlowServingMember
 
@@ -92,11 +92,7 @@ async def inputs(kind: str, url: str, model: str, key: str, ca_file: Path | None
         name="model", url=f"{parts.scheme}://{parts.netloc}", model=model, ca_file=trusted, kind=kind.replace("-", "_")
     )
     try:
-        server = config.connect((await resolve(config.host, config.port))[0], 0)
-        try:
-            return tuple((await server.describe(DESCRIBE_TIMEOUT_S)).inputs)
-        finally:
-            await server.close()
+        return tuple((await described(config, 0, DESCRIBE_TIMEOUT_S)).inputs)
     except (Unavailable, OSError) as err:
         raise ScriptError(f"URL: no server with a model {model!r} that is ready responds at {url}: {err}") from err
     except CallError as err:

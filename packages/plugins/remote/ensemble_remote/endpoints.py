@@ -1,4 +1,4 @@
-"""The endpoints of a model server: the addresses that its name resolves to, their health, and the order of calls."""
+"""The endpoints of a model server: the addresses that its name resolves to, and their health."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from ensemble_remote.client import CallError, Client, InvalidResponse, RequestRejected, TimedOut, Unavailable
 from ensemble_remote.config import RemoteConfig
-from ensemble_remote.tensors import Binding, IncompatibleModel
+from ensemble_remote.tensors import Binding, IncompatibleModel, ModelMetadata
 
 logger = logging.getLogger("ray.serve")
 
@@ -35,6 +35,7 @@ class Endpoint:
         client: calls it.
         binding: the tensors of its model; None while it is not healthy.
         in_flight: how many calls it has not answered.
+        called: when it was called last, seconds of a monotonic clock.
         last_error: what went wrong last.
         probed: done once the first probe has ended, whatever its outcome.
     """
@@ -43,7 +44,7 @@ class Endpoint:
         """Set the address for the log, the client, and the check that raises IncompatibleModel for a model."""
         self.client = client
         self.binding: Binding | None = None
-        self.in_flight = 0
+        self.in_flight, self.called = 0, 0.0
         self.last_error: Exception = Unavailable("it was not probed yet")
         self.probed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._address, self._config, self._check = address, config, check
@@ -126,7 +127,7 @@ class Endpoints:
         self._closing: set[asyncio.Task[None]] = set()
 
     async def healthy(self, timeout_s: float) -> list[Endpoint]:
-        """List the healthy endpoints: first by the fewest calls in flight, then by the least recent call.
+        """List the healthy endpoints.
 
         Raises:
             Unavailable: there is none.
@@ -144,19 +145,13 @@ class Endpoints:
                 error = next((each.last_error for each in self._known.values()), None)
                 raise Unavailable("its name does not resolve" if error is None else f"{type(error).__name__}: {error}")
             await asyncio.wait(unprobed, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-        return sorted(found, key=lambda each: each.in_flight)
+        return found
 
     def count(self) -> tuple[int, int]:
         """Count the healthy endpoints, and the others; from any thread."""
         known = list(self._known.values())
         healthy = sum(each.binding is not None for each in known)
         return healthy, len(known) - healthy
-
-    def rotate(self, endpoint: Endpoint) -> None:
-        """Make an endpoint the most recently called one."""
-        ip = next((ip for ip, each in self._known.items() if each is endpoint), None)
-        if ip is not None:
-            self._known[ip] = self._known.pop(ip)
 
     async def _resolve(self) -> None:
         self._resolved = time.monotonic()
@@ -175,6 +170,20 @@ class Endpoints:
                 client = self._config.connect(ip, self._max_scores)
                 self._known[ip] = Endpoint(f"{self._config.url} ({ip})", client, self._config, self._check)
                 self._known[ip].probe()
+
+
+async def described(config: RemoteConfig, max_scores: int, timeout_s: float) -> ModelMetadata:
+    """Ask a server's addresses for its model's tensors until one answers; raises CallError or OSError if none does."""
+    error: CallError = Unavailable("the name does not resolve")
+    for ip in await resolve(config.host, config.port):
+        client = config.connect(ip, max_scores)
+        try:
+            return await client.describe(timeout_s)
+        except CallError as err:
+            error = err
+        finally:
+            await client.close()
+    raise error
 
 
 async def resolve(host: str, port: int) -> list[str]:

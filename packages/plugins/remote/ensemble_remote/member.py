@@ -27,7 +27,7 @@ from deployments.repository.errors import ModelError
 from deployments.repository.repository import class_names, read_labels
 from ensemble_remote.client import CallError, InvalidResponse, TimedOut
 from ensemble_remote.config import RemoteConfig
-from ensemble_remote.endpoints import Endpoint, Endpoints, resolve
+from ensemble_remote.endpoints import Endpoint, Endpoints, described
 from ensemble_remote.tensors import Binding, IncompatibleModel, convert_pixels, pad, probabilities, split
 from ensemble_serving.answer import Version
 
@@ -142,8 +142,8 @@ class RemoteMember:
         called: list[Endpoint] = []
         while True:
             healthy = await self._endpoints.healthy(give_up - time.monotonic())
-            endpoint = min(healthy, key=lambda each: (called.count(each), each.in_flight))
-            self._endpoints.rotate(endpoint)
+            endpoint = min(healthy, key=lambda each: (called.count(each), each.in_flight, each.called))
+            endpoint.called = time.monotonic()
             called.append(endpoint)
             try:
                 scores, version = await self._call(endpoint, images, headers, give_up)
@@ -243,22 +243,14 @@ class RemoteKind(RemoteConfig):
 
     async def _describe(self) -> Binding | None:
         """Find the tensors of the server's model; None if no server answers."""
-        error: Exception | str = "the name does not resolve"
         try:
             async with asyncio.timeout(DESCRIBE_AT_START_S):
-                for ip in await resolve(self.host, self.port):
-                    client = self.connect(ip, MAX_CLASSES)
-                    try:
-                        return self.bind(await client.describe(DESCRIBE_AT_START_S))
-                    except IncompatibleModel as err:
-                        raise ConfigurationError(f"members: {self.name!r}: {self.url}: {err}") from err
-                    except CallError as err:
-                        error = err
-                    finally:
-                        await client.close()
+                return self.bind(await described(self, MAX_CLASSES, DESCRIBE_AT_START_S))
+        except IncompatibleModel as err:
+            raise ConfigurationError(f"members: {self.name!r}: {self.url}: {err}") from err
         except TimeoutError:
-            error = f"no response in {DESCRIBE_AT_START_S:.0f} s"
-        except OSError as err:
+            error: Exception | str = f"no response in {DESCRIBE_AT_START_S:.0f} s"
+        except (CallError, OSError) as err:
             error = err
         logger.warning("members: %r: %s: %s; it is asked again while we serve", self.name, self.url, error)
         return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -49,7 +49,7 @@ class OpenInferenceGrpc(GrpcConnection):
         request = infer_message(self._config.model_name, [binding.content(images)], [binding.output])
         request.model_version = self._config.version or ""
         response = await self._call("ModelInfer", request, pb.ModelInferResponse, timeout_s, headers)
-        return Output(_values_of(response, binding), response.model_version)
+        return Output(_values_of(response, binding.output), response.model_version)
 
 
 def highest(versions: Sequence[str]) -> str:
@@ -70,28 +70,34 @@ def infer_message(model: str, tensors: Sequence[Content], outputs: Sequence[str]
     return request
 
 
-def check_datatype(datatype: str) -> None:
-    """Raise InvalidResponse unless an output holds floating-point numbers."""
+def output_array(datatype: str, shape: Sequence[int], raw: bytes, numbers: Sequence[Any]) -> NDArray[Any]:
+    """Make the array of an output, of its raw bytes or else of its numbers.
+
+    Raises:
+        InvalidResponse: they are no floating-point numbers, or not as many as the shape says.
+    """
     if datatype not in FLOATS:
         raise InvalidResponse(f"the output has the data type {datatype}; a floating-point type was expected")
-
-
-def _values_of(response: pb.ModelInferResponse, binding: Binding) -> NDArray[Any]:
-    names = [output.name for output in response.outputs]
-    if binding.output not in names:
-        raise InvalidResponse(f"the response has the outputs {names}; {binding.output!r} was expected")
-    position = names.index(binding.output)
-    output = response.outputs[position]
-    check_datatype(output.datatype)
     try:
-        if response.raw_output_contents:
-            values = np.frombuffer(response.raw_output_contents[position], FLOATS[output.datatype])
-        else:
-            contents = output.contents
-            values = np.array(contents.fp64_contents if output.datatype == "FP64" else contents.fp32_contents)
-        return values.reshape(tuple(output.shape))
-    except (ValueError, IndexError) as err:
-        raise InvalidResponse(f"the output does not have its declared shape {list(output.shape)[:8]}") from err
+        values = np.frombuffer(raw, FLOATS[datatype]) if raw else np.array(numbers, np.float64)
+        return values.reshape(tuple(shape))
+    except (ValueError, TypeError, OverflowError) as err:
+        raise InvalidResponse(f"the output does not have its declared shape {list(shape)[:8]}") from err
+
+
+def no_output(names: Iterable[str], wanted: str) -> InvalidResponse:
+    """Make the error of a response without the wanted output."""
+    return InvalidResponse(f"the response has the outputs {sorted(names)[:8]}; {wanted!r} was expected")
+
+
+def _values_of(response: pb.ModelInferResponse, wanted: str) -> NDArray[Any]:
+    names = [output.name for output in response.outputs]
+    if wanted not in names:
+        raise no_output(names, wanted)
+    position = names.index(wanted)
+    output, raw = response.outputs[position], response.raw_output_contents[position : position + 1]
+    numbers = output.contents.fp64_contents or output.contents.fp32_contents
+    return output_array(output.datatype, output.shape, b"".join(raw), numbers)
 
 
 BINARY = "binary_tensor_data"
@@ -149,7 +155,7 @@ class OpenInferenceHttp(HttpConnection):
         """See `Client.infer`."""
         made, sent = infer_body([binding.content(images)], [binding.output], is_binary=self._is_binary)
         response = await self._call(f"{self._path}/infer", timeout_s, made, {**headers, **sent})
-        return _output(response.header(HEADER), response.body, binding)
+        return _output(response.header(HEADER), response.body, binding.output)
 
 
 def infer_body(
@@ -162,15 +168,16 @@ def infer_body(
         outputs: their names.
         is_binary: whether tensors follow the JSON as bytes, in both directions.
     """
-    raw = [each.raw for each in tensors] if is_binary else []
-    inputs = [_sized(*each) for each in zip(tensors, raw, strict=True)] if is_binary else list(map(_listed, tensors))
     # KServe's server fails on a request without an id.
-    head: dict[str, Any] = {"id": secrets.token_hex(4), "inputs": inputs}
+    head: dict[str, Any] = {"id": secrets.token_hex(4)}
     if outputs:
         head["outputs"] = [{"name": name} for name in outputs]
     if not is_binary:
-        return msgspec.json.encode(head), JSON
-    json = msgspec.json.encode({**head, "parameters": {"binary_data_output": True}})
+        return msgspec.json.encode({**head, "inputs": [_described(each) | _listed(each) for each in tensors]}), JSON
+    raw = [each.raw for each in tensors]
+    sizes = [{"parameters": {"binary_data_size": len(each)}} for each in raw]
+    inputs = [_described(tensor) | size for tensor, size in zip(tensors, sizes, strict=True)]
+    json = msgspec.json.encode({**head, "inputs": inputs, "parameters": {"binary_data_output": True}})
     headers = {"content-type": "application/octet-stream", HEADER: str(len(json))}
     return b"".join([json, *raw]), headers
 
@@ -179,45 +186,26 @@ def _described(tensor: Content) -> dict[str, Any]:
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
 
 
-def _sized(tensor: Content, raw: bytes) -> dict[str, Any]:
-    """Describe a tensor whose bytes follow the JSON."""
-    return {**_described(tensor), "parameters": {"binary_data_size": len(raw)}}
-
-
 def _listed(tensor: Content) -> dict[str, Any]:
-    """Describe a tensor with its values."""
-    head = _described(tensor)
+    """Return the values of a tensor as JSON has them."""
     if isinstance(tensor.values, np.ndarray):
-        return {**head, "data": tensor.values.ravel().tolist()}
-    return {
-        **head,
-        "parameters": {"content_type": "base64"},
-        "data": [b64encode(each).decode() for each in tensor.values],
-    }
+        return {"data": tensor.values.ravel().tolist()}
+    return {"parameters": {"content_type": "base64"}, "data": [b64encode(each).decode() for each in tensor.values]}
 
 
-def _output(header: str | None, body: bytes, binding: Binding) -> Output:
-    """Read the output of a response: in the JSON, or behind the JSON, whose size the header has."""
+def _output(header: str | None, body: bytes, wanted: str) -> Output:
+    """Read an output of a response: in the JSON, or behind the JSON, whose size the header has."""
     offset = len(body) if header is None or not header.isdecimal() else int(header)
     response = parse(body[:offset], RESPONSE)
     for output in response.outputs:
         size = (output.parameters or {}).get("binary_data_size", 0)
         end = offset + (size if isinstance(size, int) and size > 0 else 0)
-        if output.name == binding.output:
-            return Output(_values(output, body[offset:end]), response.model_version or "")
+        if output.name == wanted:
+            raw = body[offset:end]
+            numbers = [] if raw else parse(bytes(output.data), NUMBERS)
+            return Output(output_array(output.datatype, output.shape, raw, numbers), response.model_version or "")
         offset = end
-    names = [output.name for output in response.outputs]
-    raise InvalidResponse(f"the response has the outputs {names}; {binding.output!r} was expected")
-
-
-def _values(output: _Output, content: bytes) -> NDArray[Any]:
-    check_datatype(output.datatype)
-    try:
-        if content:
-            return np.frombuffer(content, FLOATS[output.datatype]).reshape(output.shape)
-        return np.array(parse(bytes(output.data), NUMBERS), np.float64).reshape(output.shape)
-    except (ValueError, TypeError) as err:
-        raise InvalidResponse(f"the output does not have its declared shape {list(output.shape)[:8]}") from err
+    raise no_output((output.name for output in response.outputs), wanted)
 
 
 class OpenInference(RemoteKind):

@@ -21,12 +21,10 @@ from pydantic import Field
 from deployments.contract.payload import Images
 from ensemble_remote.calls import JSON, GrpcConnection, HttpConnection, parse
 from ensemble_remote.client import Client, InvalidResponse, Output, RequestRejected, ServerError
-from ensemble_remote.config import RemoteConfig
 from ensemble_remote.member import RemoteKind
-from ensemble_remote.open_inference import check_datatype
+from ensemble_remote.open_inference import no_output, output_array
 from ensemble_remote.tensors import (
     BYTES,
-    PIXELS,
     Binding,
     Content,
     IncompatibleModel,
@@ -49,11 +47,7 @@ class TensorFlowGrpc(GrpcConnection):
     """Calls one endpoint of a server."""
 
     service = "tensorflow.serving.PredictionService"
-
-    def __init__(self, config: RemoteConfig, ip: str, max_scores: int, signature: str) -> None:
-        """Set the name of the model's signature; for the others see `GrpcConnection`."""
-        super().__init__(config, ip, max_scores)
-        self._signature = signature
+    _config: TensorFlowServing
 
     def _spec(self) -> pb.ModelSpec:
         spec = pb.ModelSpec(name=self._config.model_name)
@@ -72,17 +66,16 @@ class TensorFlowGrpc(GrpcConnection):
             signatures = pb.SignatureDefMap.FromString(described.metadata[SIGNATURES].value)
         except DecodeError as err:
             raise InvalidResponse("the metadata can't be read") from err
-        return signature_metadata(signatures, self._signature, _version(described.model_spec))
+        return signature_metadata(signatures, self._config.signature_name, _version(described.model_spec))
 
     async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
         """See `Client.infer`."""
         request = predict_message(self._spec(), [binding.content(images)])
-        request.model_spec.signature_name = self._signature
+        request.model_spec.signature_name = self._config.signature_name
         request.output_filter.append(binding.output)
         response = await self._call("Predict", request, pb.PredictResponse, timeout_s, headers)
         if binding.output not in response.outputs:
-            names = sorted(response.outputs)[:8]
-            raise InvalidResponse(f"the response has the outputs {names}; {binding.output!r} was expected")
+            raise no_output(response.outputs, binding.output)
         return Output(_values(response.outputs[binding.output]), _version(response.model_spec))
 
 
@@ -118,21 +111,17 @@ def _version(spec: pb.ModelSpec) -> str:
 
 def _tensor(name: str, info: pb.TensorInfo) -> Tensor:
     shape = () if info.tensor_shape.unknown_rank else tuple(dim.size for dim in info.tensor_shape.dim)
-    return Tensor(name, NAMES.get(info.dtype, str(info.dtype)), shape)
+    return Tensor(name, _name(info.dtype), shape)
 
 
 def _values(tensor: pb.TensorProto) -> NDArray[Any]:
-    datatype = NAMES.get(tensor.dtype, str(tensor.dtype))
-    check_datatype(datatype)
-    shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
-    try:
-        if tensor.tensor_content:
-            return np.frombuffer(tensor.tensor_content, PIXELS[datatype]).reshape(shape)
-        if tensor.dtype == pb.DT_HALF:
-            return np.array(tensor.half_val, np.uint16).view(np.float16).reshape(shape)
-        return np.array(tensor.double_val or tensor.float_val, PIXELS[datatype]).reshape(shape)
-    except (ValueError, OverflowError) as err:
-        raise InvalidResponse(f"the output does not have its declared shape {shape[:8]}") from err
+    halves = np.array(tensor.half_val).astype(np.uint16).tobytes()
+    shape, numbers = [dim.size for dim in tensor.tensor_shape.dim], tensor.double_val or tensor.float_val
+    return output_array(_name(tensor.dtype), shape, tensor.tensor_content or halves, numbers)
+
+
+def _name(dtype: int) -> str:
+    return NAMES.get(dtype, str(dtype))
 
 
 # The name of the tensors of a server without metadata: the row format does not name a single input or output.
@@ -158,15 +147,15 @@ MODEL, RESPONSE = (msgspec.json.Decoder(kind).decode for kind in (_Model, _Respo
 class TensorFlowHttp(HttpConnection):
     """Calls one endpoint of a server."""
 
-    def __init__(self, config: RemoteConfig, ip: str, max_scores: int, signature: str, datatype: str) -> None:
-        """Set the model's signature, and the input's type if there is no metadata; others: see `HttpConnection`."""
+    _config: TensorFlowServing
+
+    def __init__(self, config: TensorFlowServing, ip: str, max_scores: int) -> None:
         super().__init__(config, ip, max_scores)
         version = config.version
         selected = "" if version is None else f"/{'versions' if version.isdecimal() else 'labels'}/{version}"
         self._path = f"/v1/models/{quote(config.model_name, safe='')}{selected}"
-        self._signature = signature
         # What the configuration describes, for a server without metadata.
-        type_ = BYTES if config.as_sent else datatype
+        type_ = BYTES if config.as_sent else config.datatype
         inputs, outputs = Tensor(config.input or UNNAMED, type_, ()), Tensor(config.output or UNNAMED, "FP32", ())
         self._configured = ModelMetadata([inputs], [outputs], version or "")
 
@@ -185,11 +174,11 @@ class TensorFlowHttp(HttpConnection):
             )
         except json_format.ParseError as err:
             raise InvalidResponse(f"the metadata can't be read: {err}") from err
-        return signature_metadata(signatures, self._signature, str(model.model_spec.get("version", "")))
+        return signature_metadata(signatures, self._config.signature_name, str(model.model_spec.get("version", "")))
 
     async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
         """See `Client.infer`; the version is empty, because responses do not have it."""
-        body, sent = predict_body([binding.content(images)], self._signature)
+        body, sent = predict_body([binding.content(images)], self._config.signature_name)
         response = await self._call(f"{self._path}:predict", timeout_s, body, {**headers, **sent})
         predictions = parse(response.body, RESPONSE).predictions
         # A model of several outputs names them.
@@ -229,6 +218,4 @@ class TensorFlowServing(RemoteKind):
 
     def connect(self, ip: str, max_scores: int) -> Client:
         """See `RemoteConfig.connect`."""
-        if self.is_grpc:
-            return TensorFlowGrpc(self, ip, max_scores, self.signature_name)
-        return TensorFlowHttp(self, ip, max_scores, self.signature_name, self.datatype)
+        return (TensorFlowGrpc if self.is_grpc else TensorFlowHttp)(self, ip, max_scores)
