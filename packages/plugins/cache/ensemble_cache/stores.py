@@ -7,7 +7,7 @@ import logging
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -186,51 +186,39 @@ class Redis(Store):
         self._ttl_ms = max(1, round(ttl_s * 1000))
         self._timeout_s = timeout_s
         self._down_until: float | None = None
-        self._writes: set[asyncio.Task[None]] = set()
+        self._writes: set[asyncio.Task[Any]] = set()
 
     async def look_up(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         """See `Store`."""
-        nothing: list[bytes | None] = [None] * len(keys)
-        if not keys or self._is_down:
-            return nothing
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                found: Sequence[bytes | None] = await self._client.mget(keys)
-        except Exception as err:
-            self._failed(err)
-            return nothing
-        self._answered()
-        return found
+        found = await self._ask(self._client.mget(keys)) if keys and not self._is_down else None
+        return found or [None] * len(keys)
 
     def keep(self, key: bytes, content: bytes) -> None:
         """See `Store`."""
         if not self._is_down and len(self._writes) < MAX_WRITES:
-            task = asyncio.get_running_loop().create_task(self._keep(key, content))
+            write = self._ask(self._client.set(key, content, px=self._ttl_ms))
+            task = asyncio.get_running_loop().create_task(write)
             self._writes.add(task)
             task.add_done_callback(self._writes.discard)
-
-    async def _keep(self, key: bytes, content: bytes) -> None:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._client.set(key, content, px=self._ttl_ms)
-        except Exception as err:
-            self._failed(err)
-        else:
-            self._answered()
 
     @property
     def _is_down(self) -> bool:
         return self._down_until is not None and time.monotonic() < self._down_until
 
-    def _failed(self, error: Exception) -> None:
-        if self._down_until is None:
-            logger.warning("Redis does not answer (%s); there is no cache until it does", type(error).__name__)
-        self._down_until = time.monotonic() + PAUSE_S
-
-    def _answered(self) -> None:
+    async def _ask(self, command: Awaitable[Any]) -> Any:
+        """Return Redis' reply to a command; None if there is none in time."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                reply = await command
+        except Exception as err:
+            if self._down_until is None:
+                logger.warning("Redis does not answer (%s); there is no cache until it does", type(err).__name__)
+            self._down_until = time.monotonic() + PAUSE_S
+            return None
         if self._down_until is not None:
             logger.warning("Redis answers again")
             self._down_until = None
+        return reply
 
 
 def open_store(settings: CacheSettings) -> Store:
