@@ -165,7 +165,11 @@ class Mirror(Source):
             digests = _digests(f"{self.location}/{where}", metadata, files)
             _remove_abandoned(self._content)
             with _locked(folder):
-                if not _is_intact(folder, digests):
+                # The folder's name is the digest of the file that names the others.
+                damaged = _first_damaged(folder, {METADATA: folder.name, **digests})
+                if damaged is not None:
+                    if folder.is_dir():
+                        logger.warning("%s is damaged and is fetched again", folder / damaged)
                     self._fetch(where, files, digests, metadata, folder)
                 _link(self._placed / where, folder)
         self._evict(name)
@@ -265,22 +269,8 @@ def _first_damaged(folder: Path, digests: Mapping[str, str]) -> str | None:
     return None
 
 
-def _is_intact(folder: Path, digests: Mapping[str, str]) -> bool:
-    if not folder.is_dir():
-        return False
-    # The folder's name is the digest of the file that names the others.
-    damaged = _first_damaged(folder, {METADATA: folder.name, **digests})
-    if damaged is not None:
-        logger.warning("%s is damaged and is fetched again", folder / damaged)
-    return damaged is None
-
-
 def _link(link: Path, folder: Path) -> None:
-    """Point a link at a folder, atomically."""
-    if link.is_symlink() and link.resolve() == folder.resolve():
-        # Its time is when the version was last looked for.
-        os.utime(link, follow_symlinks=False)
-        return
+    """Point a new link at a folder, atomically; the link's time is when the version was last looked for."""
     link.parent.mkdir(parents=True, exist_ok=True)
     staged = link.with_name(f".{link.name}.{os.getpid()}.{threading.get_ident()}")
     staged.symlink_to(folder.resolve())
