@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Protocol
 
 import msgspec
@@ -26,6 +26,10 @@ class Counts(Protocol):
     def add(self, *values: str | bool, count: int = 1) -> None:
         """Count `count` more with these values of the tags, in order."""
         ...
+
+
+# Makes a counter of a metric's name, its description, and the names of its tags; `TaggedCounter` is one.
+MakesCounts = Callable[..., Counts]
 
 
 class Proportion(msgspec.Struct, frozen=True):

@@ -50,8 +50,12 @@ def first_paragraph(text: str | None) -> str:
 
 WIDTH = 100
 FOLDERS = ("deployments", "graph", "packages/plugins")
-# By the class of a metric, its type at Prometheus.
-KINDS = {"TaggedCounter": "counter", "Counter": "counter", "TaggedGauge": "gauge", "TaggedHistogram": "histogram"}
+# By the class of a metric, or a parameter that is one, its type at Prometheus.
+KINDS = {
+    **dict.fromkeys(("TaggedCounter", "Counter", "counter"), "counter"),
+    "TaggedGauge": "gauge",
+    "TaggedHistogram": "histogram",
+}
 COUNTED = "_total"
 # Words for types of JSON.
 TYPES = {"object": "mapping", "string": "text"}

@@ -6,23 +6,15 @@ import logging
 import random
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from graph.features.proportion import Counts, Interval, wilson
+from graph.features.proportion import Interval, MakesCounts, wilson
 
 logger = logging.getLogger("ray.serve")
 
 # The share of a stage is taken of its last exits, at most and at least so many.
 WINDOW, FEWEST = 1000, 20
-
-
-class AuditCounters(NamedTuple):
-    """The counts of an audit: early exits by member and result, and raised thresholds by member."""
-
-    audits: Counts
-    tightened: Counts
 
 
 class Audit:
@@ -40,14 +32,19 @@ class Audit:
         share: float,
         at_most: float | None,
         tighten: bool,
-        counters: AuditCounters,
+        counter: MakesCounts,
         seed: int | None = None,
     ) -> None:
         """Set the members after which an image may leave early, in order, and the share of the exits that is drawn."""
         self.exit_at = list(exit_at)
         self._members = members
         self._share, self.at_most, self._tighten = share, at_most, tighten
-        self._counters = counters
+        self._audited = counter(
+            "ensemble_cascade_audits",
+            "Audited early exits, by whether all members agree: agrees, differs, or dropped.",
+            *("member", "result"),
+        )
+        self._tightened = counter("ensemble_cascade_tightened", "Rises of a threshold by the audit.", "member")
         self._random = random.Random(seed)
         # Of each stage's last exits: how sure the members were, and whether all members answer differently.
         self._seen: list[deque[tuple[float, bool]]] = [deque(maxlen=WINDOW) for _ in members]
@@ -58,17 +55,17 @@ class Audit:
 
     def drop(self, stage: int, count: int) -> None:
         """Count exits that were drawn but not looked at."""
-        self._counters.audits.add(self._members[stage], "dropped", count=count)
+        self._audited.add(self._members[stage], "dropped", count=count)
 
     def note(self, stage: int, sure: float, differs: bool) -> None:
         """Note the result of an exit, and how sure the members had been."""
-        self._counters.audits.add(self._members[stage], "differs" if differs else "agrees")
+        self._audited.add(self._members[stage], "differs" if differs else "agrees")
         # An image that would not leave any more says nothing about those that do.
         if sure < np.float32(self.exit_at[stage]):
             return
         seen = self._seen[stage]
         seen.append((sure, differs))
-        found = interval([each for _, each in seen])
+        found = interval(sum(each for _, each in seen), len(seen))
         if self._tighten and self.at_most is not None and found is not None and found[0] > self.at_most:
             self._raise(stage, self.at_most, found)
 
@@ -91,18 +88,17 @@ class Audit:
         )
         self.exit_at[stage] = threshold
         self._seen[stage] = deque(surest[:kept], maxlen=WINDOW)
-        self._counters.tightened.add(self._members[stage])
+        self._tightened.add(self._members[stage])
 
-    def count_differing(self) -> list[tuple[int, int]]:
-        """Count, for each stage, how many of its last audited exits differ, and how many there are."""
-        return [(sum(differs for _, differs in list(seen)), len(seen)) for seen in self._seen]
+    def report(self) -> list[tuple[str, float, int, int]]:
+        """Report each stage's member, its threshold, how many of its last audited exits differ, and how many it had."""
+        differ = [[differs for _, differs in list(seen)] for seen in self._seen]
+        return [
+            (member, threshold, sum(each), len(each))
+            for member, threshold, each in zip(self._members, self.exit_at, differ, strict=True)
+        ]
 
-    def report(self) -> list[tuple[str, float, Interval | None]]:
-        """Report each stage's member, its threshold, and the share of its last exits that differ: low, mean, high."""
-        found = [interval([differs for _, differs in list(seen)]) for seen in self._seen]
-        return list(zip(self._members, self.exit_at, found, strict=True))
 
-
-def interval(differs: Sequence[bool]) -> Interval | None:
+def interval(differing: int, total: int) -> Interval | None:
     """Return the share that differs with its 95 % interval: low, mean, high; None of fewer than `FEWEST`."""
-    return None if len(differs) < FEWEST else wilson(sum(differs), len(differs))
+    return None if total < FEWEST else wilson(differing, total)

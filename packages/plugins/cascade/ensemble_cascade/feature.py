@@ -12,25 +12,13 @@ from msgspec import Meta
 from deployments.contract.nodes import Node
 from deployments.ingress.protocol import Report
 from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
-from ensemble_cascade.audit import Audit, AuditCounters
+from ensemble_cascade.audit import Audit, interval
 from ensemble_cascade.flow import Cascade, LoadState
 from graph.features.feature import Feature, Site
 from graph.features.proportion import Proportion, proportion
 from graph.pipeline.member_client import Member
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
-
-
-def counters() -> AuditCounters:
-    """Make what the ingress counts of a cascade's audit."""
-    return AuditCounters(
-        TaggedCounter(
-            "ensemble_cascade_audits",
-            "Audited early exits, by whether all members agree: agrees, differs, or dropped.",
-            *("member", "result"),
-        ),
-        TaggedCounter("ensemble_cascade_tightened", "Rises of a threshold by the audit.", "member"),
-    )
 
 
 def follow_audit(audit: Audit) -> None:
@@ -46,9 +34,9 @@ def follow_audit(audit: Audit) -> None:
     def report() -> None:
         if audit.at_most is not None:
             at_most.set(audit.at_most)
-        for member, threshold, share in audit.report():
+        for member, threshold, differing, total in audit.report():
             thresholds.set(threshold, member)
-            for bound, value in zip(("low", "mean", "high"), share or (), strict=False):
+            for bound, value in zip(("low", "mean", "high"), interval(differing, total) or (), strict=False):
                 shares.set(value, member, bound)
 
     report_periodically(report, "audit metrics")
@@ -75,8 +63,8 @@ def exit_stats(members: Sequence[str], exit_at: Sequence[float], audit: Audit | 
     if audit is None:
         return {member: ExitStats(threshold) for member, threshold in zip(members, exit_at, strict=True)}
     return {
-        member: ExitStats(threshold, audit.at_most, proportion(*counted))
-        for member, threshold, counted in zip(members, audit.exit_at, audit.count_differing(), strict=True)
+        member: ExitStats(threshold, audit.at_most, proportion(differing, total))
+        for member, threshold, differing, total in audit.report()
     }
 
 
@@ -93,8 +81,12 @@ class Cascading(Feature):
     def __init__(self, config: EnsembleConfig, _agreed: EnsembleSignature, _site: Site) -> None:
         assert config.ensemble.cascade is not None
         self._asking, self._settings = config.ensemble, config.ensemble.cascade
-        self._audit = self._audited()
-        early, exit_at = self._settings.order[:-1], self._settings.exit_at
+        early, exit_at, audited = self._settings.order[:-1], self._settings.exit_at, self._settings.audit
+        self._audit: Audit | None = None
+        if audited is not None:
+            bounds = audited.share, audited.at_most, audited.tighten
+            self._audit = Audit(early, exit_at, *bounds, TaggedCounter)
+            follow_audit(self._audit)
         self.reports = {NAME: Report(dict[str, ExitStats], partial(exit_stats, early, exit_at, self._audit))}
 
     @classmethod
@@ -124,21 +116,9 @@ class Cascading(Feature):
 
     def asker(self, members: Mapping[str, Member], combiner: Node[Any, Any], combined: bool) -> Node[Any, Any]:
         """Make the cascade."""
-        loads = self._load_states()
+        loads: Sequence[LoadState] = ()
+        if (under_load := self._asking.under_load) is not None:
+            # One of the usual class, and one of the lower class.
+            loads = LoadState(under_load), LoadState(under_load)
+            follow_load(loads)
         return Cascade(members, combiner, self._asking, self._settings, self._audit, loads, combined=combined)
-
-    def _audited(self) -> Audit | None:
-        audited = self._settings.audit
-        if audited is None:
-            return None
-        early, exit_at = self._settings.order[:-1], self._settings.exit_at
-        audit = Audit(early, exit_at, audited.share, audited.at_most, audited.tighten, counters())
-        follow_audit(audit)
-        return audit
-
-    def _load_states(self) -> Sequence[LoadState]:
-        if self._asking.under_load is None:
-            return ()
-        states = LoadState(self._asking.under_load), LoadState(self._asking.under_load)
-        follow_load(states)
-        return states

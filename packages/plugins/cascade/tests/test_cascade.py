@@ -10,8 +10,8 @@ from deployments.contract.batch import Work
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item, Note, Step
 from deployments.contract.options import Options
+from deployments.observe.metrics import TaggedCounter
 from ensemble_cascade.audit import Audit
-from ensemble_cascade.feature import counters
 from ensemble_cascade.flow import Cascade, LoadShed, LoadState
 from graph.pipeline.member_client import Member
 from graph.pipeline.pipeline import Ensemble, Pipeline
@@ -215,11 +215,11 @@ async def test_leaving_cancels_the_call_under_way():
 def audited(*members, share=1.0, exit_at=(0.9,), **asking):
     names = [member.name for member in members]
     settings = EnsembleSettings(cascade={"order": names, "exit_at": exit_at}, **asking)
-    audit = Audit(names[:-1], exit_at, share, None, False, counters())
+    audit = Audit(names[:-1], exit_at, share, None, False, TaggedCounter)
     combiner = Combiner(CombinerSettings(), {name: 1.0 for name in names})
     by_name = {member.name: Member(member, "small") for member in members}
     flow = Cascade(by_name, combiner, settings, settings.cascade, audit)
-    return flow, audit._counters.audits.counts
+    return flow, audit._audited.counts
 
 
 async def ended(flow):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item, ItemNote
-from deployments.contract.payload import PixelSets
+from deployments.contract.payload import Images, PixelSets
+from graph.pipeline.background import PATIENCE_MS, Background, unhurried
 from graph.pipeline.pipeline import Answered, InFlight, Interceptor
 
 ENSEMBLE = "ensemble"
@@ -47,10 +50,9 @@ class Record:
         versions: the version that answered of each member that has a canary, by name.
         last: the last member that a cascade asked; empty without one.
         trials: the members whose canary has answered.
-        shadows: the prediction of each shadow, by name, once it has answered.
         label: the true class, once it is known.
-        watchers: called with the name of each shadow, once both its answer and the true class are known.
         waiting: called once the true class is known.
+        judge: counts whether a prediction was right, by its kind, its name and its version.
     """
 
     index: int
@@ -58,10 +60,9 @@ class Record:
     versions: dict[str, str] = field(default_factory=dict)
     last: str = ""
     trials: tuple[str, ...] = ()
-    shadows: dict[str, int] = field(default_factory=dict)
     label: int | None = None
-    watchers: list[Callable[[Record, str], None]] = field(default_factory=list)
     waiting: list[Callable[[int], None]] = field(default_factory=list)
+    judge: Callable[[str, str, str, bool], None] = lambda *_: None
 
     @classmethod
     def of(cls, item: Item, answer: Answer) -> Record:
@@ -84,8 +85,6 @@ class Record:
         self.label = index
         for watch in self.waiting:
             watch(index)
-        for name in self.shadows:
-            self._complete(name)
 
     def when_labelled(self, watch: Callable[[int], None]) -> None:
         """Call with the true class, now or once it is known."""
@@ -96,13 +95,7 @@ class Record:
 
     def set_shadow(self, name: str, index: int) -> None:
         """Note a shadow's prediction, before or after the true class."""
-        self.shadows[name] = index
-        if self.label is not None:
-            self._complete(name)
-
-    def _complete(self, name: str) -> None:
-        for watch in self.watchers:
-            watch(self, name)
+        self.when_labelled(lambda label: self.judge("shadow", name, "", index == label))
 
 
 def records(batch: InFlight) -> dict[int, Record]:
@@ -180,16 +173,35 @@ class PixelTap:
         return batch
 
 
-class Copied(Protocol):
-    """What gets copies of images."""
+class Copied(ABC):
+    """What gets copies of images: it is asked about one batch at a time, in the background."""
 
+    def __init__(self, pixels: str, seed: int | None = None) -> None:
+        """Set the key of the pixels that it takes."""
+        self._pixels, self._random, self._work = pixels, random.Random(seed), Background()
+
+    @abstractmethod
     def draw(self, items: Sequence[Item]) -> list[int]:
         """Draw the images that it gets a copy of, by position."""
-        ...
+
+    @abstractmethod
+    async def compare(self, images: Batch[Images], records: Sequence[Record], patience_s: float) -> None:
+        """Ask about images without deadlines, and compare the answers with the predictions for them."""
+
+    def drop(self, images: int) -> None:  # noqa: B027
+        """Count images that it is not asked about, because it is busy."""
 
     def ask(self, copies: Sequence[Copy], patience_ms: int | None) -> None:
         """Ask about images that are answered; returns at once."""
-        ...
+        if self._work.is_busy:
+            self.drop(len(copies))
+        elif copies:
+            self._work.start(self._ask(copies, (patience_ms or PATIENCE_MS) / 1000))
+
+    async def _ask(self, copies: Sequence[Copy], patience_s: float) -> None:
+        sent = Batch.join([([place], part) for place, (part, _) in enumerate(copies)])
+        images = unhurried(Batch(sent.payload[self._pixels], sent.items))
+        await self.compare(images, [record for _, record in copies], patience_s)
 
 
 class ShadowInterceptor(Interceptor):

@@ -11,8 +11,7 @@ from deployments.contract.nodes import Node
 from deployments.contract.rollout import SUFFIX
 from deployments.ingress.protocol import Report
 from deployments.observe.metrics import SECONDS, TaggedCounter, TaggedGauge, TaggedHistogram, report_periodically
-from ensemble_rollout.canary.comparison import Comparison
-from ensemble_rollout.canary.flow import Canary
+from ensemble_rollout.canary.flow import Canary, Comparison
 from ensemble_rollout.canary.trial import CanaryCounters, CanaryStats, Trial
 from ensemble_rollout.record import PixelTap, ShadowInterceptor, Trials, answered
 from graph.features.feature import Feature, Site
@@ -22,30 +21,14 @@ from graph.signature import EnsembleSignature
 
 
 def counters() -> CanaryCounters:
-    """Make what the ingress counts of members with a canary; the role is `canary` or `stable`."""
-    return CanaryCounters(
-        TaggedCounter(
-            "ensemble_canary_images",
-            "Images that a version of a member received, by whether it alone failed on them.",
-            *("member", "role", "failed"),
-        ),
-        TaggedCounter(
-            "ensemble_canary_predictions",
-            "Images by the version of a member that answered, and by whether most of the other members agreed.",
-            *("member", "role", "version", "agrees"),
-        ),
-        TaggedCounter(
-            "ensemble_canary_rollbacks",
-            "Canaries that were rolled back, by the reason: failures, latency or answers.",
-            *("member", "reason"),
-        ),
-        TaggedHistogram(
-            "ensemble_canary_duration_seconds",
-            "Time that a version of a member took for its images of a batch.",
-            SECONDS,
-            *("member", "role"),
-        ).observe,
+    """Make what the ingress counts of members with a canary."""
+    took = TaggedHistogram(
+        "ensemble_canary_duration_seconds",
+        "Time that a version of a member took for its images of a batch.",
+        SECONDS,
+        *("member", "role"),
     )
+    return CanaryCounters(TaggedCounter, took.observe)
 
 
 def follow(trials: Sequence[Trial]) -> None:

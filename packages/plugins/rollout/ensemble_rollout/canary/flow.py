@@ -1,11 +1,15 @@
-"""A member of two versions: the canary answers a share of the images, and the stable version all others."""
+"""A member of two versions: the canary answers a share of the images, and the stable version all others.
+
+Both are asked in the background about the same images, to compare their time and their answers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import get_args
 
 from msgspec.structs import replace
 
@@ -15,8 +19,8 @@ from deployments.contract.member import NO_SCORES
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Images, Probabilities
 from deployments.contract.rollout import SUFFIX
-from ensemble_rollout.canary.trial import Trial
-from ensemble_rollout.record import Trials
+from ensemble_rollout.canary.trial import Role, Trial
+from ensemble_rollout.record import Copied, Copy, Record, Trials
 from graph.pipeline.background import Background, unhurried
 from graph.pipeline.member_client import Call, answered, patience_s
 
@@ -26,6 +30,9 @@ logger = logging.getLogger("ray.serve")
 PATIENT_SHARE = 0.5
 # Seconds that the canary may take where the configuration sets no patience.
 PATIENCE_S = 10.0
+
+# So many images of the canary are compared at once; of those after them a part, because each costs two inferences more.
+AT_FIRST, LATER = 1000, 0.1
 
 Model = Node[Images, Probabilities]
 # Images by their positions in a batch, and the answer to them.
@@ -154,3 +161,57 @@ class Canary:
 def _with_steps(batch: Batch[Images], answer: Batch[Probabilities]) -> tuple[Item, ...]:
     """Give the images the steps that the canary has noted."""
     return tuple(replace(item, steps=then.steps) for item, then in zip(batch.items, answer.items, strict=True))
+
+
+class Comparison(Copied):
+    """Draws images that the canary answers, and asks both versions about them: the same images, one after the other."""
+
+    def __init__(self, trial: Trial, versions: Mapping[Role, Model], pixels: str, seed: int | None = None) -> None:
+        """Set the trial, the nodes of both versions, and the key of the pixels that they take."""
+        super().__init__(pixels, seed)
+        self._trial, self._versions = trial, versions
+
+    def draw(self, items: Sequence[Item]) -> list[int]:
+        """Draw the images to compare, by position: all that the canary answers, or none."""
+        is_spared = self._trial.compared >= AT_FIRST and self._random.random() >= LATER
+        if is_spared or self._work.is_busy:
+            return []
+        return [position for position, item in enumerate(items) if self._trial.name in Trials.of(item)]
+
+    def ask(self, copies: Sequence[Copy], patience_ms: int | None) -> None:
+        """Ask about the images that the canary has answered; returns at once."""
+        super().ask([copy for copy in copies if self._trial.name in copy[1].trials], patience_ms)
+
+    async def compare(self, images: Batch[Images], records: Sequence[Record], patience_s: float) -> None:
+        """See `Copied`."""
+        seconds: dict[Role, float] = {}
+        predicted: dict[Role, dict[int, int]] = {}
+        # In any order, so that a burst of load falls on either.
+        roles: list[Role] = self._random.sample(get_args(Role), 2)
+        try:
+            for role in roles:
+                seconds[role], predicted[role] = await self._predicted(role, images, patience_s)
+        except Exception as err:
+            # A canary that fails is found by the images that it fails on.
+            logger.info("the versions of member %r were not compared: %r", self._trial.name, err)
+            return
+        if predicted["stable"]:
+            self._trial.took(images.items, seconds["canary"], seconds["stable"])
+        for place, (pixels, item, record) in enumerate(zip(images.payload, images.items, records, strict=True)):
+            if place in predicted["canary"] and place in predicted["stable"]:
+                both = predicted["canary"][place], predicted["stable"][place]
+                self._trial.answered(item.caller, item.request, bytes(pixels), both, record)
+        self._trial.judge()
+
+    async def _predicted(self, role: Role, images: Batch[Images], patience_s: float) -> tuple[float, dict[int, int]]:
+        """Ask a version; return the seconds it takes, at most its patience, and its class of each image it answers."""
+        began = time.perf_counter()
+        try:
+            async with asyncio.timeout(patience_s) as limit:
+                answer = await self._versions[role](images)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return patience_s, {}
+        seconds = time.perf_counter() - began
+        return seconds, dict(zip(answer.live, answer.payload.argmax(axis=1).tolist(), strict=True))

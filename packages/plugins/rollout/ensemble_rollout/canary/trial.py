@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -20,7 +20,7 @@ from deployments.contract.rollout import CanaryConfig, CanarySettings
 from ensemble_rollout.canary.evidence import LIMIT, Allowance, Question, Reason, Score
 from ensemble_rollout.record import Record, count_by_rightness
 from ensemble_serving.answer import Version
-from graph.features.proportion import Counts, Proportion, proportion
+from graph.features.proportion import MakesCounts, Proportion, proportion
 
 logger = logging.getLogger("ray.serve")
 
@@ -82,20 +82,27 @@ class CanaryStats(msgspec.Struct, frozen=True):
     labelled: LabelledPairs
 
 
-class CanaryCounters(NamedTuple):
-    """The counts of all canaries.
+class CanaryCounters:
+    """The counts of all canaries; the role is `canary` or `stable`."""
 
-    Attributes:
-        images: by member, role, and whether that version alone failed on them.
-        predictions: by member, role, version, and whether most of the other members agreed.
-        rollbacks: by member and reason.
-        took: counts the seconds that a version took for a batch, by member and role.
-    """
-
-    images: Counts
-    predictions: Counts
-    rollbacks: Counts
-    took: Callable[[float, str, str], None]
+    def __init__(self, counter: MakesCounts, took: Callable[[float, str, str], None]) -> None:
+        """Set what makes counters, and what counts the seconds that a version took, by member and role."""
+        self.images = counter(
+            "ensemble_canary_images",
+            "Images that a version of a member received, by whether it alone failed on them.",
+            *("member", "role", "failed"),
+        )
+        self.predictions = counter(
+            "ensemble_canary_predictions",
+            "Images by the version of a member that answered, and by whether most of the other members agreed.",
+            *("member", "role", "version", "agrees"),
+        )
+        self.rollbacks = counter(
+            "ensemble_canary_rollbacks",
+            "Canaries that were rolled back, by the reason: failures, latency or answers.",
+            *("member", "reason"),
+        )
+        self.took = took
 
 
 class Trial:

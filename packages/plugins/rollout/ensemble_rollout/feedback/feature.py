@@ -22,7 +22,7 @@ from deployments.rpc.listener import Listener, sockets
 from deployments.rpc.replica import ReplicaGone
 from deployments.rpc.wire import VERSION
 from ensemble_rollout.feedback.labels import SERVICE, TakesLabel, refuse, routes
-from ensemble_rollout.feedback.store import FeedbackCounters, FeedbackSettings, FeedbackStats, FeedbackStore
+from ensemble_rollout.feedback.store import FeedbackSettings, FeedbackStats, FeedbackStore
 from ensemble_rollout.record import answered
 from graph.features.feature import Feature, Site
 from graph.pipeline.pipeline import Answered, InFlight, Interceptor
@@ -112,20 +112,6 @@ NAME = "feedback"
 FOLDER = "true labels"
 
 
-def counters() -> FeedbackCounters:
-    """Make what the ingress counts of true labels."""
-    return FeedbackCounters(
-        TaggedCounter(
-            "ensemble_feedback_labels", "True labels that were sent: accepted, or the code of the error.", "result"
-        ),
-        TaggedCounter(
-            "ensemble_feedback_answers",
-            "Images with a true label, by whether the ensemble, a member, a version, an exit or a shadow was right.",
-            *("kind", "name", "version", "right"),
-        ),
-    )
-
-
 class Feedback(Feature):
     """Remembers answers, and takes their labels by every protocol, whichever replica gave the answer.
 
@@ -141,7 +127,7 @@ class Feedback(Feature):
         self._peers: Peers | None = None
         self._take: TakesLabel = refuse
         if isinstance(site.settings, FeedbackSettings):
-            store = FeedbackStore(site.settings, agreed.labels, counters())
+            store = FeedbackStore(site.settings, agreed.labels, TaggedCounter)
             self._take = self._peers = Peers(store, sockets(site.application, FOLDER), site.replica)
             self.interceptor = Remembering(store)
             self.headers = REQUEST_IDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -15,7 +15,7 @@ from deployments.contract.caller import MAX_ID
 from deployments.contract.errors import AlreadyLabelled, EnsembleError, UnknownLabel, UnknownRequest
 from deployments.contract.settings import Schema
 from ensemble_rollout.record import ENSEMBLE, Record
-from graph.features.proportion import Counts, Proportion, proportion
+from graph.features.proportion import MakesCounts, Proportion, proportion
 
 # Characters of what a caller sent that an error quotes.
 MAX_QUOTED = 40
@@ -42,18 +42,6 @@ class FeedbackStats(msgspec.Struct, frozen=True):
     shadows: dict[str, Proportion]
 
 
-class FeedbackCounters(NamedTuple):
-    """The counts of true labels.
-
-    Attributes:
-        labels: by result: `accepted`, or the error's code.
-        answers: by what predicted, its name and version, and whether it was right.
-    """
-
-    labels: Counts
-    answers: Counts
-
-
 class FeedbackStore:
     """Remembers answers by their requests' ids, and compares their predictions with true labels."""
 
@@ -61,11 +49,19 @@ class FeedbackStore:
         self,
         settings: FeedbackSettings,
         labels: Sequence[str],
-        counters: FeedbackCounters,
+        counter: MakesCounts,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set how much is remembered, the classes' names in order of index, the counters, and a clock, seconds."""
-        self._settings, self._counters, self._clock = settings, counters, clock
+        """Set how much is remembered, the classes' names in order of index, what makes counters, and a clock."""
+        self._settings, self._clock = settings, clock
+        self._sent = counter(
+            "ensemble_feedback_labels", "True labels that were sent: accepted, or the code of the error.", "result"
+        )
+        self._judged = counter(
+            "ensemble_feedback_answers",
+            "Images with a true label, by whether the ensemble, a member, a version, an exit or a shadow was right.",
+            *("kind", "name", "version", "right"),
+        )
         self._labels = {label: index for index, label in enumerate(labels)}
         # By the name of the API key, and by the request's id and the image's position: when to forget, and the record.
         self._answers: dict[str, OrderedDict[tuple[str, int], tuple[float, Record]]] = {}
@@ -82,7 +78,7 @@ class FeedbackStore:
         own = self._answers.setdefault(key, OrderedDict())
         own.pop((request, place), None)
         own[request, place] = self._clock() + self._settings.ttl_s, record
-        record.watchers.append(self._judge_shadow)
+        record.judge = self._judge
         if self._remembered > self._settings.max_requests:
             max(self._answers.values(), key=len).popitem(last=False)
 
@@ -116,9 +112,9 @@ class FeedbackStore:
         try:
             record, truth = self._found(request, label, place, key)
         except EnsembleError as err:
-            self._counters.labels.add(err.code)
+            self._sent.add(err.code)
             raise
-        self._counters.labels.add("accepted")
+        self._sent.add("accepted")
         self._judge(ENSEMBLE, "", "", record.index == truth)
         for name, index in record.members.items():
             self._judge("member", name, "", index == truth)
@@ -143,15 +139,12 @@ class FeedbackStore:
             raise AlreadyLabelled(f"{image} has a label already")
         return found[1], self._labels[label] if isinstance(label, str) else label
 
-    def _judge_shadow(self, record: Record, name: str) -> None:
-        self._judge("shadow", name, "", record.shadows[name] == record.label)
-
     def _judge(self, kind: str, name: str, version: str, right: bool) -> None:
-        self._counters.answers.add(kind, name, version, right)
+        self._judged.add(kind, name, version, right)
 
     def figures(self) -> FeedbackStats:
         """Return the figures for `/stats`."""
-        answers = self._counters.answers.counts
+        answers = self._judged.counts
         shares: dict[str, dict[str, dict[str, Proportion]]] = {}
         for kind, name, version in sorted({tuple(map(str, key[:3])) for key in answers}):
             right, wrong = (answers[kind, name, version, outcome] for outcome in (True, False))
@@ -162,7 +155,7 @@ class FeedbackStore:
 
         return FeedbackStats(
             self._remembered,
-            {str(result): count for (result,), count in self._counters.labels.counts.items()},
+            {str(result): count for (result,), count in self._sent.counts.items()},
             of(ENSEMBLE).get("", proportion(0, 0)),
             of("member"),
             shares.get("version", {}),

@@ -18,22 +18,6 @@ from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
 
 
-def counters() -> ShadowCounters:
-    """Make what the ingress counts of shadows."""
-    return ShadowCounters(
-        TaggedCounter(
-            "ensemble_shadow_images",
-            "Images drawn for a shadow: compared, failed or dropped.",
-            *("member", "result"),
-        ),
-        TaggedCounter(
-            "ensemble_shadow_predictions",
-            "Images by whether a shadow agreed with the ensemble, or with the member that it would replace.",
-            *("member", "other", "agrees"),
-        ),
-    )
-
-
 def replaced(shadow: MemberConfig, config: EnsembleConfig) -> str:
     """Return the name of the member that a shadow is compared with; empty for none."""
     alike = [member.name for member in config.voters if member.model_name == shadow.model_name]
@@ -50,7 +34,7 @@ class Shadows(Feature):
     section = "members.*.role: shadow"
 
     def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, site: Site) -> None:
-        counted = counters()
+        counted = ShadowCounters(TaggedCounter)
         keys = {name: agreed.preprocessing[name].key for name in config.shadows}
         shadows = [
             Shadow(

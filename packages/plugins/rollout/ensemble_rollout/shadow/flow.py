@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections import Counter
-from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
+from deployments.contract.payload import Images
 from deployments.contract.rollout import ShadowSettings
-from ensemble_rollout.record import Copy, Record, count_by_rightness
-from graph.features.proportion import Counts, Proportion, proportion
-from graph.pipeline.background import PATIENCE_MS, Background, unhurried
+from ensemble_rollout.record import Copied, Record, count_by_rightness
+from graph.features.proportion import MakesCounts, Proportion, proportion
 from graph.pipeline.member_client import Member
 
 logger = logging.getLogger("ray.serve")
@@ -45,19 +45,24 @@ class ShadowStats(msgspec.Struct, frozen=True):
     labelled: Annotated[dict[str, Pairs], Meta(description="images with a true label, compared with the same two")]
 
 
-class ShadowCounters(NamedTuple):
-    """The counts of all shadows.
+class ShadowCounters:
+    """The counts of all shadows."""
 
-    Attributes:
-        images: by shadow, and by what came of them.
-        predictions: by shadow, by the compared member or ensemble, and by whether they agreed.
-    """
+    def __init__(self, counter: MakesCounts) -> None:
+        """Set what makes counters."""
+        self.images = counter(
+            "ensemble_shadow_images",
+            "Images drawn for a shadow: compared, failed or dropped.",
+            *("member", "result"),
+        )
+        self.predictions = counter(
+            "ensemble_shadow_predictions",
+            "Images by whether a shadow agreed with the ensemble, or with the member that it would replace.",
+            *("member", "other", "agrees"),
+        )
 
-    images: Counts
-    predictions: Counts
 
-
-class Shadow:
+class Shadow(Copied):
     """Draws images, and asks the model about them once they are answered; `settings` says how many."""
 
     def __init__(
@@ -70,12 +75,11 @@ class Shadow:
         seed: int | None = None,
     ) -> None:
         """Set the shadow and the name of the member that it is compared with, empty for none."""
+        super().__init__(member.pixels, seed)
         self.name, self.settings, self._member, self._replaces = name, settings, member, replaces
         self._counters = counters
         # Images with a true label, by what the shadow is compared with, and by whether each was right.
         self._labelled: Counter[tuple[str, bool, bool]] = Counter()
-        self._random = random.Random(seed)
-        self._work = Background()
 
     def draw(self, items: Sequence[Item]) -> list[int]:
         """Draw the images that it gets a copy of, by position; none while it or the ingress is busy.
@@ -92,43 +96,37 @@ class Shadow:
         ]
         waited_ms = (time.time_ns() - min((item.queued_ns for item in items if item.queued_ns), default=0)) / 1e6
         if drawn and (self._work.is_busy or waited_ms > self.settings.max_queue_ms):
-            self._count("dropped", len(drawn))
+            self.drop(len(drawn))
             return []
         return drawn
 
-    def ask(self, copies: Sequence[Copy], patience_ms: int | None) -> None:
-        """Ask about images that are answered; returns at once."""
-        if self._work.is_busy:
-            self._count("dropped", len(copies))
-        else:
-            self._work.start(self._ask(copies, patience_ms))
+    def drop(self, images: int) -> None:
+        """See `Copied`."""
+        self._count("dropped", images)
 
-    async def _ask(self, copies: Sequence[Copy], patience_ms: int | None) -> None:
-        batch = Batch.join([([place], part) for place, (part, _) in enumerate(copies)])
+    async def compare(self, images: Batch[Images], records: Sequence[Record], patience_s: float) -> None:
+        """See `Copied`."""
         try:
-            async with asyncio.timeout((patience_ms or PATIENCE_MS) / 1000):
-                answer = await self._member.node(unhurried(Batch(batch.payload[self._member.pixels], batch.items)))
+            async with asyncio.timeout(patience_s):
+                answer = await self._member.node(images)
         except Exception as err:
-            logger.info("shadow %r did not answer %d images: %r", self.name, len(copies), err)
-            self._count("failed", len(copies))
+            logger.info("shadow %r did not answer %d images: %r", self.name, len(records), err)
+            self._count("failed", len(records))
             return
-        self._count("failed", len(copies) - len(answer.live))
+        self._count("failed", len(records) - len(answer.live))
+        self._count("compared", len(answer.live))
         for row, place in enumerate(answer.live):
-            self._compare(copies[place][1], int(answer.payload[row].argmax()))
+            index, record = int(answer.payload[row].argmax()), records[place]
+            others = record.others(self._replaces)
+            for other, predicted in others.items():
+                self._counters.predictions.add(self.name, other, predicted == index)
+            record.set_shadow(self.name, index)
+            record.when_labelled(partial(self._judge, index, others))
 
-    def _compare(self, record: Record, index: int) -> None:
-        self._count("compared", 1)
-        for other, predicted in record.others(self._replaces).items():
-            self._counters.predictions.add(self.name, other, predicted == index)
-        record.watchers.append(self._judge)
-        record.set_shadow(self.name, index)
-
-    def _judge(self, record: Record, name: str) -> None:
-        """Count which predictions were right, once the true label is known."""
-        if name == self.name:
-            right = record.shadows[name] == record.label
-            for other, predicted in record.others(self._replaces).items():
-                self._labelled[other, right, predicted == record.label] += 1
+    def _judge(self, index: int, others: Mapping[str, int], label: int) -> None:
+        """Count which predictions were right."""
+        for other, predicted in others.items():
+            self._labelled[other, index == label, predicted == label] += 1
 
     def _count(self, result: str, images: int) -> None:
         self._counters.images.add(self.name, result, count=images)

@@ -5,9 +5,9 @@ import pytest
 
 from deployments.contract.item import Item
 from deployments.contract.rollout import CanaryConfig
-from ensemble_rollout.canary import comparison
-from ensemble_rollout.canary.comparison import Comparison
+from ensemble_rollout.canary import flow
 from ensemble_rollout.canary.feature import counters
+from ensemble_rollout.canary.flow import Comparison
 from ensemble_rollout.canary.trial import Trial
 from ensemble_rollout.record import Record, Trials
 from packages.plugins.rollout.tests.canary.test_canary import Breaks, Says, Waits, stable
@@ -91,6 +91,6 @@ async def test_one_batch_is_compared_at_a_time_and_later_a_part_of_them(monkeypa
     assert found.draw(items) == []
     second.gate.set()
     await over(found)
-    monkeypatch.setattr(comparison, "AT_FIRST", 1)
+    monkeypatch.setattr(flow, "AT_FIRST", 1)
     assert trial.compared == 1
     assert sum(found.draw(items) == [0, 2] for _ in range(1000)) == pytest.approx(100, abs=40)

@@ -6,7 +6,8 @@ from msgspec.structs import replace
 from deployments.contract.caller import Caller
 from deployments.contract.errors import AlreadyLabelled, UnknownLabel, UnknownRequest
 from deployments.contract.nodes import Flow
-from ensemble_rollout.feedback.feature import Remembering, counters
+from deployments.observe.metrics import TaggedCounter
+from ensemble_rollout.feedback.feature import Remembering
 from ensemble_rollout.feedback.store import MAX_ID, FeedbackSettings, FeedbackStore
 from ensemble_rollout.record import Record, ShadowInterceptor
 from ensemble_rollout.shadow.flow import Pairs
@@ -19,7 +20,7 @@ from tests.unit.deployments.ingress.clock import Clock
 
 
 def book(clock=None, **settings):
-    return FeedbackStore(FeedbackSettings(**settings), ("cat", "dog", "frog"), counters(), clock or Clock())
+    return FeedbackStore(FeedbackSettings(**settings), ("cat", "dog", "frog"), TaggedCounter, clock or Clock())
 
 
 def seen(**more):
@@ -28,7 +29,9 @@ def seen(**more):
 
 def test_a_label_tells_who_was_right():
     found = book()
-    found.remember("r", 0, seen(versions={"a": "3"}, last="b", shadows={"s": 2}))
+    record = seen(versions={"a": "3"}, last="b")
+    record.set_shadow("s", 2)
+    found.remember("r", 0, record)
     found.take("r", "dog")
     judged = [
         ("ensemble", "", "", True),
@@ -38,7 +41,7 @@ def test_a_label_tells_who_was_right():
         ("exit", "b", "", True),
         ("shadow", "s", "", False),
     ]
-    assert found._counters.answers.counts == dict.fromkeys(judged, 1)
+    assert found._judged.counts == dict.fromkeys(judged, 1)
     told = found.figures()
     assert (told.remembered, told.labels) == (1, {"accepted": 1})
     # Of one image: 1 / (1 + 1.96 ** 2).

@@ -1,11 +1,11 @@
 from deployments.observe import metrics
-from ensemble_rollout.shadow.feature import counters
+from ensemble_rollout.shadow.flow import ShadowCounters
 from tests.metrics import recorded
 
 
 def test_what_a_shadow_does_is_counted(monkeypatch):
     told = recorded(monkeypatch, metrics)
-    shadow = counters()
+    shadow = ShadowCounters(metrics.TaggedCounter)
     shadow.images.add("s", "dropped", count=3)
     shadow.predictions.add("s", "ensemble", False)
     assert told == [

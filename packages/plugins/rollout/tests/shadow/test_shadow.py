@@ -8,9 +8,10 @@ from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item
 from deployments.contract.rollout import ShadowSettings
+from deployments.observe.metrics import TaggedCounter
 from ensemble_rollout.record import Followed, PixelTap, Record, Trials
-from ensemble_rollout.shadow.feature import counters, replaced
-from ensemble_rollout.shadow.flow import Pairs, Shadow
+from ensemble_rollout.shadow.feature import replaced
+from ensemble_rollout.shadow.flow import Pairs, Shadow, ShadowCounters
 from graph.config import parse
 from graph.pipeline.member_client import Member
 from tests.batches import batch
@@ -38,7 +39,8 @@ class Breaks:
 
 
 def shadow(node, share=1.0, replaces="a", **more):
-    return Shadow("s", Member(node, "small"), ShadowSettings(share=share, **more), replaces, counters(), seed=0)
+    counted, settings = ShadowCounters(TaggedCounter), ShadowSettings(share=share, **more)
+    return Shadow("s", Member(node, "small"), settings, replaces, counted, seed=0)
 
 
 def copies(*said):
