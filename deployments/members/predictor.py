@@ -29,6 +29,9 @@ from deployments.repository.repository import Model
 SIMPLEX_TOLERANCE = 1e-3
 # Images in one inference: more at once are no faster on a CPU, and each size takes memory and time to warm up.
 MOST_AT_ONCE = 8
+# OpenVINO's binding calls nobody back for an inference that fails while it runs. So an inference that takes longer than
+# this is looked at, and again after the same time.
+LOOK_EVERY_S = 0.02
 
 
 S = TypeVar("S", Pixels, range)
@@ -52,6 +55,10 @@ class Predictor:
         self._least_at_once = config.least_at_once
         self.health = Health(config.name)
         self._closed = False
+        # The inferences that have not ended, in the order of their start, each with the function that ends it; and the
+        # event loop in which a timer looks at them.
+        self._running: dict[ov.InferRequest, Callable[[], None]] = {}
+        self._looks_in: asyncio.AbstractEventLoop | None = None
         try:
             network = load(model)
         except ModelError as err:
@@ -61,13 +68,12 @@ class Predictor:
             streams = self._streams(network, config, size)
             self._compile(network, config, streams)
             sample = np.random.default_rng(0).integers(0, 256, (self._batch_limit or 1, *size, 3), np.uint8)
-            scores = self._requests[0].infer({0: sample}, share_outputs=False)[0]
-            if not is_distribution(scores):
+            if not is_distribution(_infer_now(self._requests[0], sample)):
                 self._compile(with_softmax(network), config, streams)
             for batch_size in self._part_sizes(max_batch_size):
                 pixels = np.zeros((self._batch_limit or batch_size, *size, 3), np.uint8)
                 for request in self._requests:
-                    request.infer({0: pixels})
+                    _infer_now(request, pixels)
         except RuntimeError as err:
             raise ConfigurationError(f"model {model.name!r} does not run on pixels of {size}: {reason(err)}") from err
 
@@ -177,7 +183,6 @@ class Predictor:
         with work.elsewhere():
             request = await self._idle.get()
         began_ns = time.time_ns()
-        self.health.began[id(request)] = time.monotonic()
 
         def finish() -> None:
             # Runs whether or not the caller still waits: a request goes back only when its inference is over.
@@ -195,6 +200,10 @@ class Predictor:
         # OpenVINO reads the array's own memory, which the callback keeps; its way for any input takes twice the time.
         tensor = ov.Tensor(np.require(pixels, requirements=("C", "W")), shared_memory=True)
         request.set_callback(lambda _: loop.call_soon_threadsafe(finish), tensor)
+        self._running[request], self.health.began[request] = finish, time.monotonic()
+        if self._looks_in is not loop:
+            self._looks_in = loop
+            loop.call_later(LOOK_EVERY_S, self._end_failed, loop)
         with work.elsewhere(self._threads_per_request):
             try:
                 request.set_input_tensor(tensor)
@@ -204,12 +213,37 @@ class Predictor:
                 raise
             return await answer, began_ns
 
+    def _end_failed(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End the inferences that have failed, and look again while any is running."""
+        started_before = time.monotonic() - LOOK_EVERY_S
+        for request, finish in list(self._running.items()):
+            if self.health.began[request] > started_before:
+                break
+            try:
+                request.wait_for(0)
+            except RuntimeError:
+                finish()
+        if self._running:
+            loop.call_later(LOOK_EVERY_S, self._end_failed, loop)
+        else:
+            self._looks_in = None
+
     def _free(self, request: ov.InferRequest) -> None:
-        self.health.began.pop(id(request), None)
+        del self._running[request], self.health.began[request]
         if self._closed:
             self._let_go(request)
         else:
             self._idle.put_nowait(request)
+
+
+def _infer_now(request: ov.InferRequest, pixels: Pixels) -> Probabilities:
+    """Infer, and wait; raises RuntimeError if the model fails.
+
+    With one thread, OpenVINO's own `infer` (2026.4) returns old scores then, and raises nothing.
+    """
+    request.start_async({0: pixels})
+    request.wait()
+    return np.array(request.get_output_tensor(0).data)
 
 
 def _fixed_batch(network: ov.Model) -> int | None:

@@ -121,6 +121,61 @@ async def test_a_failed_inference_is_an_error_of_its_requests_and_then_of_its_he
     member.health.check()
 
 
+def fails_from(level):
+    """A model that OpenVINO can't execute on a picture of this mean brightness, or of more."""
+    image = op.parameter([-1, 32, 32, 3], np.uint8, name="image")
+    mean = op.reduce_mean(op.convert(image, "f32"), np.array([1, 2, 3]), keep_dims=False)
+    logits = op.multiply(op.unsqueeze(mean, np.array(1)), np.array([[1, 2, 3]], np.float32))
+    # More than the three scores that are there.
+    count = op.multiply(op.convert(op.greater_equal(mean, np.float32(level)), "i32"), np.int32(4))
+    return ov.Model([op.reverse_sequence(logits, count, 0, 1)], [image], "fails")
+
+
+@pytest.fixture
+def failing(tmp_path):
+    """A member that fails while it runs, on a picture of level 240 or more."""
+    store(tmp_path, "fails", fails_from(240), classes=("a", "b", "c"))
+    return predictor(tmp_path, "fails", streams=1, threads=1)
+
+
+async def test_an_inference_that_fails_while_it_runs_is_an_error_at_once_and_the_next_ones_are_not(failing):
+    for _ in range(3):
+        failed, answered = await asyncio.wait_for(asyncio.gather(failing(batch(1, 255)), failing(batch(1, 2))), 5)
+        assert [type(error) for error in errors(failed).values()] == [InferenceFailed, InferenceFailed]
+        assert answered.payload.shape == (2, 3)
+    for _ in range(3):
+        failing.health.check()
+        await asyncio.wait_for(failing(batch(255)), 5)
+    with pytest.raises(RuntimeError, match="failed 3 times"):
+        failing.health.check()
+    await asyncio.wait_for(failing(batch(1)), 5)
+    failing.health.check()
+    assert not failing.health.began
+
+
+async def test_a_failed_inference_that_nobody_waits_for_gives_its_infer_request_back(failing):
+    task = asyncio.create_task(failing(batch(255)))
+    while not failing.health.began:
+        await asyncio.sleep(0)
+    task.cancel()
+    answer = await asyncio.wait_for(failing(batch(1)), 5)
+    assert answer.payload.shape == (1, 3)
+
+
+def test_a_failed_inference_is_noticed_in_every_event_loop(failing):
+    for _ in range(2):
+        asyncio.run(failing(batch(1)))
+        answer = asyncio.run(asyncio.wait_for(failing(batch(255)), 5))
+        assert isinstance(errors(answer)[0], InferenceFailed)
+
+
+@pytest.mark.parametrize("hint", [{"threads": 1}, {"threads": 2, "streams": 1}])
+def test_a_model_that_fails_while_it_is_tried_is_refused_at_start(tmp_path, hint):
+    store(tmp_path, "fails", fails_from(0), classes=("a", "b", "c"))
+    with pytest.raises(ConfigurationError, match="does not run on pixels of"):
+        predictor(tmp_path, "fails", **hint)
+
+
 async def test_an_inference_that_never_calls_back_is_an_error_of_its_health(repository, monkeypatch):
     member = predictor(repository, "brightness", performance_hint="LATENCY")
     [request] = member._requests
