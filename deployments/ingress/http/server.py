@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import os
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -41,8 +38,6 @@ METRICS = "/metrics"
 FORWARDED_PROTOCOL = "x-forwarded-proto"
 # Refusals of large bodies: how many leave per second, and how many wait for their turn.
 LARGE_PACE, MOST_LARGE = 1.0, 32
-# After how long a connection is watched, and how often its body is looked at until it is whole, seconds.
-AFTER_S = 0.25
 # The status of an answer that nobody waits for any more: nginx' "client closed request".
 LEFT = 499
 # A browser's developer tools draw it: https://www.w3.org/TR/server-timing/.
@@ -56,7 +51,6 @@ class HttpServer:
         """Set the protocols to serve."""
         self._ingress, self._access, self._headers = service.ingress, service.access, service.headers
         self._is_local = service.is_local
-        self._watcher = DisconnectWatcher()
         self._refusals = RejectionPacer(least=LARGE_PACE, most=MOST_LARGE)
         # The longest beginning first.
         self._protocols = sorted(service.protocols, key=lambda each: len(each.prefix), reverse=True)
@@ -65,12 +59,11 @@ class HttpServer:
         self._routes = merged([routes, documents.routes(routes)])
 
     async def alone(self, request: Request) -> Response:
-        """Answer a request, and cancel the work if its client disconnects, which nobody else notices.
+        """Answer a request from HAProxy; a final refusal of a large body that was not read to its end waits its turn.
 
-        Final refusals of large bodies that were not read to their end wait for their turn, because a client that is
-        refused sooner comes again sooner.
+        A client that is refused sooner comes again sooner.
         """
-        response = await self._watcher.answered(request, self)
+        response = await self(request)
         is_final = 400 <= response.status_code < LEFT and "Retry-After" not in response.headers
         if is_final and bodies.has_large_rest(request):
             await self._refusals.hold()
@@ -184,56 +177,3 @@ def server_timing(total_s: float, timeline: Timeline | None) -> str:
             # A name is a token, which has no space.
             metrics.append(f"{note.node.replace(' ', '-')};dur={(note.end_ns - note.start_ns) / 1e6:.3f}")
     return ", ".join(metrics)
-
-
-class DisconnectWatcher:
-    """Watches the connections of requests, and cancels the work for clients that disconnect.
-
-    Most requests are answered before it would matter, so a connection is watched only after a while. While the body is
-    read, its reader notices the disconnect.
-    """
-
-    def __init__(self) -> None:
-        # By the task that answers it, each request and when it began by the loop's time, in this order.
-        self._answering: dict[asyncio.Task[Any], tuple[Request, float]] = {}
-        self._watching: dict[asyncio.Task[Any], asyncio.Task[None]] = {}
-        self._left: set[asyncio.Task[Any]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-
-    async def answered(self, request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        """Answer a request; if the client disconnects before, cancel the work and answer with status `LEFT`."""
-        task, loop = asyncio.current_task(), asyncio.get_running_loop()
-        assert task is not None
-        self._answering[task] = request, loop.time()
-        if self._timer is None:
-            # One timer for all requests, since most are answered before it.
-            self._timer = loop.call_later(AFTER_S, self._look)
-        try:
-            return await answer(request)
-        except asyncio.CancelledError:
-            if task not in self._left or task.uncancel() > 0:
-                raise
-            return Response(status_code=LEFT)
-        finally:
-            del self._answering[task]
-            self._left.discard(task)
-            if (watch := self._watching.pop(task, None)) is not None:
-                watch.cancel()
-
-    def _look(self) -> None:
-        """Watch the connection of each request that is older than `AFTER_S`."""
-        loop = asyncio.get_running_loop()
-        for task, (request, began) in self._answering.items():
-            if loop.time() - began < AFTER_S:
-                break
-            # While the body is still read, reading it notices a disconnect.
-            if task not in self._watching and bodies.WHOLE in request.scope:
-                self._watching[task] = loop.create_task(self._watch(task, request))
-        self._timer = loop.call_later(AFTER_S, self._look) if self._answering else None
-
-    async def _watch(self, task: asyncio.Task[Any], request: Request) -> None:
-        """Wait until the client disconnects, and cancel the task that answers it."""
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        self._left.add(task)
-        task.cancel()

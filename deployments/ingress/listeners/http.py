@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 import uvicorn
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -22,42 +20,9 @@ KEPT_S = 24 * 60 * 60
 # were closed with unread bytes, it would be reset, and the client would lose the answer. A client that sends more has a
 # moment to read the answer.
 LINGER_BYTES, LINGER_S, MOMENT_S = 64 * 1024 * 1024, 30.0, 1.0
-TICK_S = 1.0
 REQUEST_ID, _ = REQUEST_IDS
-
-
-class IndexedHeaders(Headers):
-    """A request's headers, found by their names without a search; of several of one name the first is.
-
-    Starlette's look through all of them for each that is asked for.
-    """
-
-    def __init__(self, scope: Scope) -> None:
-        super().__init__(scope=scope)
-        self._first = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(self.raw)}
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of a name, or the default if there is none."""
-        return self._first.get(key.lower(), default)
-
-    def __getitem__(self, key: str) -> str:
-        return self._first[key.lower()]
-
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and key.lower() in self._first
-
-
-class IndexedRequest(Request):
-    """A request with its headers in an index."""
-
-    def __init__(self, scope: Scope, receive: Receive) -> None:
-        super().__init__(scope, receive)
-        self._indexed = IndexedHeaders(scope)
-
-    @property
-    def headers(self) -> Headers:
-        """The headers."""
-        return self._indexed
+# In a request's scope, the task that answers it.
+TASK = "ensemble.task"
 
 
 class OneWrite:
@@ -94,7 +59,10 @@ class OneWrite:
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's protocol: responses leave in one write, and what comes of an answered request is dropped."""
+    """uvicorn's protocol: responses leave in one write, and what comes of an answered request is dropped.
+
+    If a client disconnects, HAProxy closes the connection, and the work on the answer is cancelled.
+    """
 
     _closing: asyncio.TimerHandle | None = None
     _dropped = 0
@@ -124,8 +92,11 @@ class Protocol(HttpToolsProtocol):
         self._close_after(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer of the lost connection."""
+        """Stop the timer of the lost connection, and cancel the work for the client."""
         self._close_after(None)
+        scope = {} if self.cycle is None else cast("dict[str, Any]", self.cycle.scope)
+        if (task := scope.get(TASK)) is not None:
+            task.cancel()
         super().connection_lost(exc)
 
     def _close_after(self, seconds: float | None) -> None:
@@ -135,39 +106,27 @@ class Protocol(HttpToolsProtocol):
         self._closing = None if seconds is None else self.loop.call_later(seconds, self.transport.close)
 
 
-class Server(uvicorn.Server):
-    """A uvicorn that reads the clock for the header `Date` once a second, not ten times."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ending = asyncio.Event()
-
-    async def main_loop(self) -> None:
-        """Serve until `ending` is set."""
-        while not self.ending.is_set():
-            await self.on_tick(0)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.ending.wait(), TICK_S)
-
-
 class HttpListener:
     """Answers HTTP on a socket, and counts the requests that are not answered yet."""
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
-        self._uvicorn: Server | None = None
+        self._uvicorn: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self.in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, as an ASGI application."""
-        request = IndexedRequest(scope, receive)
+        """Answer a request, as an ASGI application, unless its client disconnects before."""
+        request, scope[TASK] = Request(scope, receive), asyncio.current_task()
         self.in_flight += 1
         try:
             response = await self._server.alone(request)
             if (number := request.headers.get(REQUEST_ID)) is not None:
                 response.raw_headers.append((REQUEST_ID.encode(), number.encode("latin-1")))
             await response(scope, receive, send)
+        except asyncio.CancelledError:
+            # Nobody waits for the answer; uvicorn would log the exception.
+            return
         finally:
             self.in_flight -= 1
 
@@ -185,7 +144,7 @@ class HttpListener:
             server_header=False,
             timeout_keep_alive=KEPT_S,
         )
-        self._uvicorn = Server(config)
+        self._uvicorn = uvicorn.Server(config)
         self._serving = asyncio.get_running_loop().create_task(self._uvicorn.serve())
         while not self._uvicorn.started:
             if self._serving.done():
@@ -195,5 +154,5 @@ class HttpListener:
     async def close(self) -> None:
         """Answer the requests that have arrived, and stop listening."""
         if self._uvicorn is not None and self._serving is not None:
-            self._uvicorn.ending.set()
+            self._uvicorn.should_exit = True
             await self._serving

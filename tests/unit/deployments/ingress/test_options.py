@@ -51,7 +51,7 @@ def test_half_a_character_is_told(name):
 
 def test_keywords_are_typed_and_known():
     assert from_keywords({"members": True}) == Options(members=True)
-    with pytest.raises(InvalidParameter, match="no option 'topk'"):
+    with pytest.raises(InvalidParameter, match="no parameter 'topk'"):
         from_keywords({"topk": 1})
     with pytest.raises(InvalidParameter, match="timeout_ms"):
         from_keywords({"timeout_ms": -1})

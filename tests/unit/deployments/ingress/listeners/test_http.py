@@ -7,7 +7,7 @@ import pytest
 import uvicorn
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from deployments.ingress.listeners.http import OneWrite, Protocol, Server
+from deployments.ingress.listeners.http import OneWrite, Protocol
 
 LONG = 50_000
 
@@ -79,12 +79,12 @@ ANSWERS = {
 async def serving(path, app):
     """A server on a Unix socket."""
     config = uvicorn.Config(app, uds=str(path), http=Protocol, ws="none", lifespan="off", log_config=None)
-    server = Server(config)
+    server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve())
     while not server.started:
         await asyncio.sleep(0.01)
     yield
-    server.ending.set()
+    server.should_exit = True
     await task
 
 
