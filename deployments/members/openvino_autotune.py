@@ -20,8 +20,6 @@ logger = logging.getLogger("ray.serve")
 BUDGET_S, EACH_S = 2.0, 0.25
 # A gain of less is this machine's noise, and every stream takes memory.
 WORTH = 0.95
-# Measurements that are kept: those that were read or written last.
-MOST_KEPT = 256
 
 
 class Measured(msgspec.Struct):
@@ -48,11 +46,7 @@ def best_streams(key: Sequence[object], threads: int, batch: Callable[[int], Cal
         return 1
     name = f"{hashlib.sha256(repr((*key, threads)).encode()).hexdigest()}.json"
     with suppress(OSError, msgspec.MsgspecError):
-        known = msgspec.json.decode((folder() / name).read_bytes(), type=Measured)
-        # The folder may be for reading alone.
-        with suppress(OSError):
-            os.utime(folder() / name)
-        return known.best
+        return msgspec.json.decode((folder() / name).read_bytes(), type=Measured).best
     measured = Measured(dict(measure(threads, batch)))
     logger.info("a batch takes, ms by the number of streams: %s", measured.batch_ms)
     # Where nothing can be kept, the next start measures again.
@@ -61,14 +55,7 @@ def best_streams(key: Sequence[object], threads: int, batch: Callable[[int], Cal
         whole = file.with_suffix(f".{os.getpid()}")
         whole.write_bytes(msgspec.json.encode(measured))
         whole.rename(file)
-        forget_old(folder())
     return measured.best
-
-
-def forget_old(kept: Path) -> None:
-    """Remove all measurements but the last ones; the profiles of `ensemble plan` stay."""
-    for file in sorted(kept.glob("[0-9a-f]*"), key=lambda each: each.stat().st_mtime_ns)[:-MOST_KEPT]:
-        file.unlink(missing_ok=True)
 
 
 def measure(threads: int, batch: Callable[[int], Callable[[], object]]) -> Iterator[tuple[int, float]]:

@@ -1,5 +1,4 @@
 import json
-import os
 
 import pytest
 
@@ -82,22 +81,6 @@ def test_a_measurement_is_kept_for_the_same_model_machine_and_software(monkeypat
     file.write_text("{")
     assert best_streams(["model", "CPU A"], 2, again) == 1
     assert again.compiled == [1, 2, 1, 2]
-
-
-def test_the_measurements_that_were_needed_last_are_kept_and_profiles_of_plan(monkeypatch, kept):
-    monkeypatch.setattr(openvino_autotune, "MOST_KEPT", 3)
-    assert best_streams([0], 2, Model(monkeypatch, _1=10, _2=20)) == 1
-    [first] = kept.iterdir()
-    (kept / "plan-1.json").touch()
-    for second in range(1, 6):
-        assert best_streams([second], 2, Model(monkeypatch, _1=10, _2=20)) == 1
-        os.utime(max(kept.glob("[0-9a-f]*"), key=lambda each: each.stat().st_mtime_ns), (second, second))
-        # It is needed again, which the next measurements leave it for.
-        os.utime(first, (0, 0))
-        assert best_streams([0], 2, Model(monkeypatch)) == 1
-    assert first.exists()
-    assert len(list(kept.glob("[0-9a-f]*"))) == 3
-    assert (kept / "plan-1.json").exists()
 
 
 def test_where_nothing_can_be_kept_it_is_measured_all_the_same(monkeypatch, tmp_path):
