@@ -47,22 +47,25 @@ class Seen:
         return self.own_front and self.config.edges == "direct"
 
 
+Verdict = Literal["warned", "refused"]
+
+
 class Rule(NamedTuple):
     """A field that can't act.
 
     Attributes:
         field: its path; `*` is each entry of a list.
         holds: whether it can't act, by the object that has the field.
-        why: the reason; or it is computed, by the object that has the field.
+        why: the reason; or it is computed, as `holds` is.
         remedy: what to do.
         verdict: whether the configuration is served with a warning, or refused.
     """
 
     field: str
     holds: Callable[[Any, Seen], bool]
-    why: str | Callable[[Any], str]
+    why: str | Callable[[Any, Seen], str]
     remedy: str
-    verdict: Literal["warned", "refused"] = "warned"
+    verdict: Verdict = "warned"
 
 
 class Ineffective(NamedTuple):
@@ -75,40 +78,58 @@ class Ineffective(NamedTuple):
         return f"{self.what}; {self.remedy}"
 
 
-def _behind_haproxy(_owner: Any, seen: Seen) -> bool:
-    return seen.own_front
-
-
 def _asks_in_background(config: EnsembleConfig) -> bool:
     """Tell whether members are asked about images without deadlines, which `patience_ms` bounds alone."""
     cascade = config.ensemble.cascade
     return bool(config.canaries or config.shadows or (cascade and cascade.audit))
 
 
-def _functions(options: Mapping[str, Any]) -> set[str]:
-    # Serve's schema refuses anything but a list of texts.
-    given = options["grpc_servicer_functions"]
-    return set(map(str, given)) if isinstance(given, list) else set()
+def _protocol(function: str) -> str:
+    """Return the name of the protocol whose function `grpc_servicer_functions` lists."""
+    return function.removeprefix(FUNCTION.format(""))
 
 
-def _absent(options: Mapping[str, Any]) -> list[str]:
-    """List the functions of this project's protocols whose package is not installed, and what brings each."""
-    missing = {FUNCTION.format(name): name for name in elsewhere(PROTOCOLS) - set(names(PROTOCOLS))}
-    return [f"{each} of {absent(missing[each])}" for each in sorted(_functions(options) & missing.keys())]
+def _absence(function: str, _: Seen) -> str:
+    protocol = _protocol(function)
+    is_elsewhere = protocol in elsewhere(PROTOCOLS) - set(names(PROTOCOLS))
+    return f"{function} of {absent(protocol)}" if is_elsewhere else ""
 
 
-def _of_features(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the functions of protocols that are a part of a feature, and the names of both."""
-    return {name: each for name in names(FEATURES) if (each := FUNCTION.format(name)) in _functions(options)}
-
-
-def _unknown(options: Mapping[str, Any]) -> set[str]:
-    return _functions(options) - functions().keys() if not _absent(options) else set()
-
-
-def _not_behind_serve(options: Mapping[str, Any]) -> list[str]:
+def _unknown(function: str, seen: Seen) -> str:
     known = functions()
-    return sorted(each for each in _functions(options) if any(not one.behind_serve for one in known.get(each, ())[:1]))
+    if not seen.own_front or function in known or _absence(function, seen):
+        return ""
+    return f"{function}, and HAProxy forwards to no other service than those of {', '.join(known)}"
+
+
+def _missing_feature(function: str, seen: Seen) -> str:
+    name = _protocol(function)
+    is_off = name in set(names(FEATURES)) - seen.config.features.keys()
+    return f"{function}, whose calls are all refused without `{name}` in args" if is_off else ""
+
+
+def _not_behind_serve(function: str, seen: Seen) -> str:
+    if seen.own_front or all(each.behind_serve for each in functions().get(function, ())[:1]):
+        return ""
+    return f"{function}, and Serve's proxy finds a method by its name alone, which another service has, too"
+
+
+def _of_functions(fault: Callable[[str, Seen], str], remedy: str, verdict: Verdict = "warned") -> Rule:
+    """Make a rule about the entries of `grpc_servicer_functions`; `fault` returns an entry's fault, empty for none."""
+
+    def faults(options: Mapping[str, Any], seen: Seen) -> str:
+        # Serve's schema refuses anything but a list of texts.
+        given = options["grpc_servicer_functions"]
+        listed = sorted(map(str, given)) if isinstance(given, list) else ()
+        return "; ".join(filter(None, (fault(each, seen) for each in listed)))
+
+    return Rule(
+        "grpc_options.grpc_servicer_functions",
+        lambda options, seen: bool(faults(options, seen)),
+        lambda options, seen: f"it lists {faults(options, seen)}",
+        remedy,
+        verdict,
+    )
 
 
 def _of_sent(name: str) -> Rule:
@@ -130,13 +151,7 @@ def _of_single_batches(name: str) -> Rule:
 
 
 def _of_feature(field: str, feature: str) -> Rule:
-    return Rule(
-        field,
-        lambda *_: feature not in names(FEATURES),
-        lambda _: absent(feature),
-        "or remove the field",
-        "refused",
-    )
+    return Rule(field, lambda *_: feature not in names(FEATURES), absent(feature), "or remove the field", "refused")
 
 
 # Of `args`: the objects are those of `EnsembleConfig`.
@@ -283,59 +298,18 @@ ARGUMENTS = (
 # Of a Serve config: the objects are mappings.
 SERVE = (
     *(
-        Rule(
-            f"http_options.{name}",
-            _behind_haproxy,
-            "only Serve's proxy reads it, and HAProxy is in front",
-            remedy,
-        )
-        for name, remedy in (
-            ("root_path", "remove it; a proxy before this server may strip a prefix"),
-            ("request_timeout_s", "set ingress.timeout_ms in args"),
-            ("keep_alive_timeout_s", "remove it; HAProxy keeps an idle connection for 65 s"),
+        Rule(field, lambda _, seen: seen.own_front, "only Serve's proxy reads it, and HAProxy is in front", remedy)
+        for field, remedy in (
+            ("http_options.root_path", "remove it; a proxy before this server may strip a prefix"),
+            ("http_options.request_timeout_s", "set ingress.timeout_ms in args"),
+            ("http_options.keep_alive_timeout_s", "remove it; HAProxy keeps an idle connection for 65 s"),
+            ("grpc_options.request_timeout_s", "set ingress.timeout_ms in args"),
         )
     ),
-    Rule(
-        "grpc_options.request_timeout_s",
-        _behind_haproxy,
-        "only Serve's proxy reads it, and HAProxy is in front",
-        "set ingress.timeout_ms in args",
-    ),
-    Rule(
-        "grpc_options.grpc_servicer_functions",
-        lambda options, _: bool(_absent(options)),
-        lambda options: f"it lists {'; '.join(_absent(options))}",
-        "or remove the entry",
-        "refused",
-    ),
-    Rule(
-        "grpc_options.grpc_servicer_functions",
-        lambda options, seen: seen.own_front and bool(_unknown(options)),
-        lambda options: (
-            f"it lists {', '.join(sorted(_unknown(options)))}, and HAProxy forwards to no other service than those of "
-            f"{', '.join(functions())}"
-        ),
-        "remove it, or set `front: serve`",
-        "refused",
-    ),
-    Rule(
-        "grpc_options.grpc_servicer_functions",
-        lambda options, seen: bool(_of_features(options).keys() - seen.config.features.keys()),
-        lambda options: (
-            f"it lists {', '.join(_of_features(options).values())}, whose calls are all refused without "
-            f"`{'` and `'.join(_of_features(options))}` in args"
-        ),
-        "set that, or remove the entry",
-    ),
-    Rule(
-        "grpc_options.grpc_servicer_functions",
-        lambda options, seen: not seen.own_front and bool(_not_behind_serve(options)),
-        lambda options: (
-            f"it lists {', '.join(_not_behind_serve(options))}, and Serve's proxy finds a method by its name alone, "
-            "which another service has, too"
-        ),
-        "remove the entry, or set `front: direct`",
-    ),
+    _of_functions(_absence, "or remove the entry", "refused"),
+    _of_functions(_unknown, "remove it, or set `front: serve`", "refused"),
+    _of_functions(_missing_feature, "set that, or remove the entry"),
+    _of_functions(_not_behind_serve, "remove the entry, or set `front: direct`"),
     *(
         Rule(
             f"{path}logging_config.enable_access_log",
@@ -379,7 +353,7 @@ def _found(rules: Iterable[Rule], verdict: str, root: Any, seen: Seen) -> Iterat
         if rule.verdict == verdict:
             for path, owner in _written(root, rule.field.split(".")):
                 if rule.holds(owner, seen):
-                    why = rule.why if isinstance(rule.why, str) else rule.why(owner)
+                    why = rule.why if isinstance(rule.why, str) else rule.why(owner, seen)
                     yield Ineffective(f"{path.removeprefix('features.')}: {why}", rule.remedy)
 
 

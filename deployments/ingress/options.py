@@ -30,11 +30,7 @@ def from_query(query: Mapping[str, str]) -> Options:
     Raises:
         InvalidParameter: one is unknown, of the wrong type or out of bounds.
     """
-    if not query:
-        return DEFAULT
-    if unknown := sorted(set(query) - NAMES):
-        raise InvalidParameter(f"there is no parameter {unknown[0][:MOST_QUOTED]!r}; there are {sorted(NAMES)}")
-    return _convert(dict(query), strict=False)
+    return from_keywords(query, strict=False)
 
 
 def from_parameters(parameters: Mapping[str, Any]) -> Options:
@@ -53,15 +49,15 @@ def from_parameters(parameters: Mapping[str, Any]) -> Options:
     return _convert(known)
 
 
-def from_keywords(keywords: Mapping[str, Any]) -> Options:
-    """Read the options of a call by handle.
+def from_keywords(keywords: Mapping[str, Any], strict: bool = True) -> Options:
+    """Read the options of a call by handle; unless `strict`, their values may be text.
 
     Raises:
         InvalidParameter: one is unknown, of the wrong type or out of bounds.
     """
     if unknown := sorted(set(keywords) - NAMES):
-        raise InvalidParameter(f"there is no option {unknown[0]!r}; there are {sorted(NAMES)}")
-    return _convert(dict(keywords))
+        raise InvalidParameter(f"there is no parameter {unknown[0][:MOST_QUOTED]!r}; there are {sorted(NAMES)}")
+    return _convert(dict(keywords), strict)
 
 
 def with_headers(options: Options, headers: Mapping[str, str]) -> Options:

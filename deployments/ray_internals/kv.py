@@ -11,43 +11,25 @@ from __future__ import annotations
 import sys
 from typing import Any, cast
 
+from ray import _raylet
+
 KEY, NAMESPACE = b"head", b"ensemble"
 # How long the head may take to answer, seconds.
 ANSWER_S = 10.0
 
 
-def publish(address: str, document: bytes) -> None:
-    """Publish a document at the head with this address, in place of the one before."""
-    _store(address).internal_kv_put(KEY, document, True, NAMESPACE, ANSWER_S)
-
-
-def read(address: str) -> bytes:
-    """Read the document that the head with this address publishes.
-
-    Raises:
-        LookupError: it publishes none.
-    """
-    document: bytes | None = _store(address).internal_kv_get(KEY, NAMESPACE, ANSWER_S)
-    if document is None:
-        raise LookupError("it is none of `ensemble serve --host-address`")
-    return document
-
-
-def _store(address: str) -> Any:
-    from ray import _raylet
-
-    return cast(Any, _raylet).GcsClient(address=address)
-
-
 def main() -> None:
-    """Publish stdin, or print the published text."""
+    """Publish stdin at the head with an address, in place of the document before, or print what the head publishes."""
     action, address = sys.argv[1:]
     try:
+        store = cast(Any, _raylet).GcsClient(address=address)
         if action == "publish":
-            publish(address, sys.stdin.buffer.read())
+            store.internal_kv_put(KEY, sys.stdin.buffer.read(), True, NAMESPACE, ANSWER_S)
+        elif (document := store.internal_kv_get(KEY, NAMESPACE, ANSWER_S)) is not None:
+            sys.stdout.buffer.write(document)
         else:
-            sys.stdout.buffer.write(read(address))
-    except (LookupError, RuntimeError) as err:
+            sys.exit("it is none of `ensemble serve --host-address`")
+    except RuntimeError as err:
         sys.exit(str(err))
 
 

@@ -204,15 +204,6 @@ def read(name: str, version: int, folder: Path) -> Model:
     return Model(name, version, _model_file(folder), _read_metadata(folder))
 
 
-def stamp(folder: Path) -> Stamp:
-    """Return the stamp of a version's folder; empty while files of it are being replaced."""
-    try:
-        files = [(file, file.stat()) for file in sorted(folder.rglob("*"))]
-    except OSError:
-        return ()
-    return tuple((str(file), status.st_size, status.st_mtime_ns) for file, status in files)
-
-
 class Repository(ABC):
     """Models by name and version.
 
@@ -251,8 +242,12 @@ class Folder(Repository):
         return versions(self._root, name)
 
     def stamp(self, name: str, version: int) -> Stamp:
-        """See `stamp`."""
-        return stamp(self._root / name / str(version))
+        """See `Repository.stamp`."""
+        try:
+            files = [(file, file.stat()) for file in sorted((self._root / name / str(version)).rglob("*"))]
+        except OSError:
+            return ()
+        return tuple((str(file), status.st_size, status.st_mtime_ns) for file, status in files)
 
     def find(self, name: str, version: int | None = None) -> Model:
         """See `find`."""

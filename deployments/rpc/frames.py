@@ -40,9 +40,6 @@ class Frames(asyncio.BufferedProtocol):
         """Handle a frame that has arrived."""
         raise NotImplementedError
 
-    def lost(self) -> None:
-        """Handle the end of the connection."""
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Check that the process at the other end belongs to the same user."""
         # uvloop's transports are no subclasses.
@@ -118,7 +115,3 @@ class Frames(asyncio.BufferedProtocol):
         """Close the connection at once, so that the other end notices and stops its work."""
         if self._transport is not None:
             self._transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Handle the end of the connection."""
-        self.lost()

@@ -149,7 +149,7 @@ class Caller(Frames):
             logger.exception("a node failed on a batch")
             return FAILURE, b"", []
 
-    def lost(self) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the work for a caller that has disconnected."""
         self._listener.callers.discard(self)
         if self.task is not None:

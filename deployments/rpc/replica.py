@@ -61,7 +61,7 @@ class Connection(Frames):
         if self._reply is not None and not self._reply.done():
             self._reply.set_result((kind, header, body))
 
-    def lost(self) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         """End the call."""
         self.alive = False
         if self._reply is not None and not self._reply.done():

@@ -134,16 +134,12 @@ class IngressReplica:
                     self._ready.set()
                     self._unready = ""
                 except EnsembleError as err:
-                    self._note_unready(err.message)
+                    if not self._ready.is_set() and err.message != self._unready:
+                        self._unready = err.message
+                        logger.warning("not every member has answered yet: %s; asking again", err.message)
                 except Exception:
                     logger.exception("not every member has answered yet; asking again in %s s", WARM_UP_RETRY_S)
             await asyncio.sleep(WARM_UP_RETRY_S)
-
-    def _note_unready(self, why: str) -> None:
-        """Log why it is not ready, once."""
-        if not self._ready.is_set() and why != self._unready:
-            logger.warning("not every member has answered yet: %s; asking again every %s s", why, WARM_UP_RETRY_S)
-            self._unready = why
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Apply a changed `user_config`: the ingress' settings, and the sections of nodes and of features."""

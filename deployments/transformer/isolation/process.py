@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidImage
+from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidImage, Overloaded
 from deployments.transformer import decoding
 from deployments.transformer.isolation.messages import Failure, Request, Reservation, Success, receive, send
 
@@ -47,7 +47,7 @@ def work(connection: socket.socket) -> None:
         request, encoded = receive(connection, REQUEST)
         # By default the signal ends the process, which no native code can prevent.
         signal.setitimer(signal.ITIMER_REAL, request.seconds)
-        response: Success | Failure | None
+        response: Success | Failure
         try:
             response, buffers = decode(connection, request, bytes(encoded))
         except EnsembleError as err:
@@ -60,12 +60,11 @@ def work(connection: socket.socket) -> None:
         finally:
             # Otherwise the timer would end a process that waits for its next image.
             signal.setitimer(signal.ITIMER_REAL, 0)
-        if response is not None:
-            send(connection, response, buffers)
+        send(connection, response, buffers)
 
 
-def decode(connection: socket.socket, request: Request, image: bytes) -> tuple[Success | None, list[memoryview]]:
-    """Decode an image: its sizes and pixels; None if its reservation is refused.
+def decode(connection: socket.socket, request: Request, image: bytes) -> tuple[Success, list[memoryview]]:
+    """Decode an image: its sizes and pixels.
 
     Raises:
         EnsembleError: it can't be decoded.
@@ -86,7 +85,7 @@ def decode(connection: socket.socket, request: Request, image: bytes) -> tuple[S
         send(connection, Reservation(memory))
         is_granted, _ = receive(connection, IS_GRANTED)
         if not is_granted:
-            return None, []
+            raise Overloaded("too many large images are being decoded; try again later")
     sets, size, warning = decoding.decode(image, header, request.wanted)
     shapes = [(each.shape[0], each.shape[1], each.shape[2]) for each in sets]
     return Success(size, warning, shapes), [np.ascontiguousarray(each).reshape(-1).data for each in sets]

@@ -17,26 +17,11 @@ from contextlib import suppress
 import msgspec
 import numpy as np
 
-from deployments.contract.errors import (
-    DeadlineExceeded,
-    EnsembleError,
-    ImageTooLarge,
-    InvalidImage,
-    Overloaded,
-    error_by_code,
-)
+from deployments.contract.errors import DeadlineExceeded, EnsembleError, ImageTooLarge, InvalidImage, error_by_code
 from deployments.contract.payload import Decoded
 from deployments.contract.preprocessing import Preprocessing
 from deployments.cpus import cpu_ns
-from deployments.transformer.isolation.messages import (
-    Failure,
-    Request,
-    Reservation,
-    Response,
-    Success,
-    receive,
-    send,
-)
+from deployments.transformer.isolation.messages import Failure, Request, Reservation, Response, Success, receive, send
 from deployments.transformer.settings import TransformerSettings
 
 logger = logging.getLogger("ray.serve")
@@ -165,15 +150,14 @@ class Worker:
         response, body = self._receive(connection)
         if not isinstance(response, Reservation):
             return _result(response, body)
-        if not self._memory.take(response.size, limit, deadline - (deadline - began) * SHARE_FOR_REFUSAL):
-            send(connection, False)
-            raise Overloaded("too many large images are being decoded; try again later")
+        is_granted = self._memory.take(response.size, limit, deadline - (deadline - began) * SHARE_FOR_REFUSAL)
         try:
             connection.settimeout(max(0.001, min(timeout_s, deadline - time.monotonic())))
-            send(connection, True)
+            send(connection, is_granted)
             return _result(*self._receive(connection))
         finally:
-            self._memory.give(response.size)
+            if is_granted:
+                self._memory.give(response.size)
 
     def _receive(self, connection: socket.socket) -> tuple[Response, bytearray]:
         """Receive the process' response, and set `cpu_ns` to the CPU time that the process used for it."""
