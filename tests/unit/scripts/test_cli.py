@@ -134,7 +134,7 @@ def test_what_is_installed_for_a_command_needs_nothing_else_of_this_project(dist
         ("train", ROOT, rf"ensemble-lab, which .*: \S+ -m pip install {folders(cli.LAB)}$"),
         ("evaluate", ROOT / "docs", "ensemble-models, which .*: install its wheel, `pip install ensemble-models`$"),
         ("overload", ROOT / "docs", "ensemble-capacity, which .*: install its wheel, `pip install ensemble-capacity`$"),
-        ("limit", ROOT / "docs", "ensemble-lab, which .*: a checkout of the project has it$"),
+        ("benchmark", ROOT / "docs", "ensemble-lab, which .*: a checkout of the project has it$"),
     ],
 )
 def test_a_command_that_is_not_installed_says_what_brings_it(name, where, remedy, monkeypatch):
