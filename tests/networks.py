@@ -54,3 +54,13 @@ def heavy(layers=12, size=32, classes=len(CLASSES)):
     for _ in range(layers):
         flat = op.matmul(flat, weights, False, False)
     return ov.Model([op.softmax(op.matmul(flat, weights[:, :classes], False, False), 1)], [image], "heavy")
+
+
+def fails_from(level):
+    """A model that OpenVINO can't execute on a picture of this mean brightness, or of more."""
+    image = _parameter(32)
+    mean = op.reduce_mean(op.convert(image, "f32"), np.array([1, 2, 3]), keep_dims=False)
+    logits = op.multiply(op.unsqueeze(mean, np.array(1)), np.array([[1, 2, 3]], np.float32))
+    # More than the three scores that are there.
+    count = op.multiply(op.convert(op.greater_equal(mean, np.float32(level)), "i32"), np.int32(4))
+    return ov.Model([op.reverse_sequence(logits, count, 0, 1)], [image], "fails")

@@ -68,12 +68,12 @@ class Predictor:
             streams = self._streams(network, config, size)
             self._compile(network, config, streams)
             sample = np.random.default_rng(0).integers(0, 256, (self._batch_limit or 1, *size, 3), np.uint8)
-            if not is_distribution(_infer_now(self._requests[0], sample)):
+            if not is_distribution(infer_now(self._requests[0], sample)):
                 self._compile(with_softmax(network), config, streams)
             for batch_size in self._part_sizes(max_batch_size):
                 pixels = np.zeros((self._batch_limit or batch_size, *size, 3), np.uint8)
                 for request in self._requests:
-                    _infer_now(request, pixels)
+                    infer_now(request, pixels)
         except RuntimeError as err:
             raise ConfigurationError(f"model {model.name!r} does not run on pixels of {size}: {reason(err)}") from err
 
@@ -236,7 +236,7 @@ class Predictor:
             self._idle.put_nowait(request)
 
 
-def _infer_now(request: ov.InferRequest, pixels: Pixels) -> Probabilities:
+def infer_now(request: ov.InferRequest, pixels: Pixels) -> Probabilities:
     """Infer, and wait; raises RuntimeError if the model fails.
 
     With one thread, OpenVINO's own `infer` (2026.4) returns old scores then, and raises nothing.

@@ -22,7 +22,7 @@ from deployments.contract.preprocessing import AsSent, MemberInput, Preprocessin
 from deployments.members import Member
 from deployments.members.local import LocalMember
 from deployments.members.openvino import OpenVino
-from deployments.members.predictor import is_distribution
+from deployments.members.predictor import infer_now, is_distribution
 from deployments.members.versioned import check
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import Folder, Model
@@ -172,8 +172,11 @@ def answers_probabilities(network: ov.Model, size: tuple[int, int]) -> bool:
 
 
 def runner(network: ov.Model, **options: str) -> Predict:
-    """Compile a network, uint8 [N,H,W,3] to float32 [N,classes], into a function of any number of images."""
-    compiled = ov.Core().compile_model(network, "CPU", options)
+    """Compile a network, uint8 [N,H,W,3] to float32 [N,classes], into a function of any number of images.
+
+    The function raises RuntimeError if the network fails.
+    """
+    request = ov.Core().compile_model(network, "CPU", options).create_infer_request()
     fixed = network.input(0).get_partial_shape()[0]
     rows = AT_ONCE if fixed.is_dynamic else fixed.get_length()
 
@@ -181,7 +184,7 @@ def runner(network: ov.Model, **options: str) -> Predict:
         # A model that fixes its batch gets the last image again where images are lacking.
         lacking = 0 if fixed.is_dynamic else -len(pixels) % rows
         filled = np.concatenate([pixels, *[pixels[-1:]] * lacking])
-        parts = [compiled(filled[start : start + rows])[0].copy() for start in range(0, len(filled), rows)]
+        parts = [infer_now(request, filled[start : start + rows]) for start in range(0, len(filled), rows)]
         return np.concatenate(parts)[: len(pixels)]
 
     return run

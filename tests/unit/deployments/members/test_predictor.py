@@ -13,7 +13,7 @@ from deployments.members.predictor import Predictor
 from deployments.repository.repository import find
 from tests import batches
 from tests.batches import errors
-from tests.networks import brightness, constant, heavy, one_hot, store
+from tests.networks import brightness, constant, fails_from, heavy, one_hot, store
 from tests.pictures import grey
 
 
@@ -119,16 +119,6 @@ async def test_a_failed_inference_is_an_error_of_its_requests_and_then_of_its_he
         member.health.check()
     await member(batch(1))
     member.health.check()
-
-
-def fails_from(level):
-    """A model that OpenVINO can't execute on a picture of this mean brightness, or of more."""
-    image = op.parameter([-1, 32, 32, 3], np.uint8, name="image")
-    mean = op.reduce_mean(op.convert(image, "f32"), np.array([1, 2, 3]), keep_dims=False)
-    logits = op.multiply(op.unsqueeze(mean, np.array(1)), np.array([[1, 2, 3]], np.float32))
-    # More than the three scores that are there.
-    count = op.multiply(op.convert(op.greater_equal(mean, np.float32(level)), "i32"), np.int32(4))
-    return ov.Model([op.reverse_sequence(logits, count, 0, 1)], [image], "fails")
 
 
 @pytest.fixture
