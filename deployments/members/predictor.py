@@ -185,7 +185,9 @@ class Predictor:
         began_ns = time.time_ns()
 
         def finish() -> None:
-            # Runs whether or not the caller still waits: a request goes back only when its inference is over.
+            # Runs whether or not the caller still waits: a request goes back only when its inference is over, and once.
+            if self._running.get(request) is not finish:
+                return
             try:
                 request.wait()
                 scores = np.array(request.get_output_tensor(0).data[:rows], np.float32)
