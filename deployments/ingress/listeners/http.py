@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ KEPT_S = 24 * 60 * 60
 # were closed with unread bytes, it would be reset, and the client would lose the answer. A client that sends more has a
 # moment to read the answer.
 LINGER_BYTES, LINGER_S, MOMENT_S = 64 * 1024 * 1024, 30.0, 1.0
+TICK_S = 1.0
 REQUEST_ID, _ = REQUEST_IDS
 # In a request's scope, the task that answers it.
 TASK = "ensemble.task"
@@ -106,12 +108,27 @@ class Protocol(HttpToolsProtocol):
         self._closing = None if seconds is None else self.loop.call_later(seconds, self.transport.close)
 
 
+class Server(uvicorn.Server):
+    """A uvicorn that ticks once a second, not ten times, which would take 0.2 % of a core at rest."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ending = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        """Serve until `ending` is set."""
+        while not self.ending.is_set():
+            await self.on_tick(0)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.ending.wait(), TICK_S)
+
+
 class HttpListener:
     """Answers HTTP on a socket, and counts the requests that are not answered yet."""
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
-        self._uvicorn: uvicorn.Server | None = None
+        self._uvicorn: Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self.in_flight = 0
 
@@ -144,7 +161,7 @@ class HttpListener:
             server_header=False,
             timeout_keep_alive=KEPT_S,
         )
-        self._uvicorn = uvicorn.Server(config)
+        self._uvicorn = Server(config)
         self._serving = asyncio.get_running_loop().create_task(self._uvicorn.serve())
         while not self._uvicorn.started:
             if self._serving.done():
@@ -154,5 +171,5 @@ class HttpListener:
     async def close(self) -> None:
         """Answer the requests that have arrived, and stop listening."""
         if self._uvicorn is not None and self._serving is not None:
-            self._uvicorn.should_exit = True
+            self._uvicorn.ending.set()
             await self._serving
