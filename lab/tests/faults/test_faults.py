@@ -48,7 +48,7 @@ def test_a_server_is_whole_when_the_last_answer_lacks_no_member():
 def test_clients_watch_every_request():
     replies = [Reply(), Reply(body=b'{"missing": {"a": "deadline_exceeded"}}'), Reply(503, b"full")]
     with HttpServer(lambda asked: replies[asked.number % 3]) as server, watch(server.url, [b"image"], 2) as clients:
-        while clients.count < 12:
+        while len(clients.records()) < 12:
             time.sleep(0.01)
     seen = sight(clients.records(), clients.began, clients.began, time.perf_counter(), clients.first_error)
     assert seen["requests"] == len(server.asked)

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Self
 
 from ensemble_capacity.load.load import Mode, Target
-from ensemble_capacity.load.records import DTYPE, Records, records
+from ensemble_capacity.load.records import Records, records
 from ensemble_capacity.load.worker import Job, Report
 from scripts.errors import ScriptError
 
@@ -113,12 +113,6 @@ class Generator:
         """Return the records of the requests so far, in the order in which they were due."""
         with self._lock:
             return records(self._parts)
-
-    @property
-    def count(self) -> int:
-        """Requests that are over."""
-        with self._lock:
-            return sum(map(len, self._parts)) // DTYPE.itemsize
 
     @property
     def ended(self) -> bool:

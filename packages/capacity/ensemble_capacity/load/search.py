@@ -55,16 +55,14 @@ def bracket(
     at: Callable[[float], Trial],
     first: float,
     *,
-    close: float = CLOSE,
     known: Bracket = Bracket(),
     enough: float = math.inf,
 ) -> Bracket:
-    """Find the highest rate that holds.
+    """Find the highest rate that holds, to the share `CLOSE`.
 
     Args:
         at: tries a rate.
         first: the rate to begin with.
-        close: ends the search when the bounds differ by no more than this share.
         known: bounds that are known before.
         enough: a rate above which none is tried.
     """
@@ -72,7 +70,7 @@ def bracket(
     for _ in range(TRIES):
         trial = at(rate := min(rate, enough))
         found = found.narrowed(trial)
-        if found.high <= (1 + close) * found.low or found.low >= enough or found.high <= LOWEST * first:
+        if found.high <= (1 + CLOSE) * found.low or found.low >= enough or found.high <= LOWEST * first:
             break
         rate = found.next(trial)
     return found
