@@ -130,11 +130,10 @@ class TensorFlowServingHttp:
         sent, began = await self._read(request, call, asked, PredictRequest)
         if (sent.instances is None) == (sent.inputs is None):
             raise InvalidParameter("the request needs either 'instances', images by row, or 'inputs', by column")
-        if sent.instances is not None:
-            images = [_image(row) for row in sent.instances]
-        else:
-            column = sent.inputs.image if isinstance(sent.inputs, Column) else sent.inputs or []
-            images = [image.b64 for image in column]
+        column = sent.inputs.image if isinstance(sent.inputs, Column) else sent.inputs or []
+        # Before anything looks at each of them.
+        self._ingress.capacity.check_count(len(column if sent.instances is None else sent.instances))
+        images = [image.b64 for image in column] if sent.instances is None else [_image(row) for row in sent.instances]
         inferred = await self._servable.predict(images, self._servable.outputs, asked, call, began)
         columns = {tensor.name: _rows(tensor) for tensor in inferred.outputs}
         if sent.instances is None:
@@ -145,6 +144,7 @@ class TensorFlowServingHttp:
     async def _classify(self, request: Request, call: Call) -> Response:
         asked = options.with_headers(options.DEFAULT, request.headers)
         sent, began = await self._read(request, call, asked, ClassifyRequest)
+        self._ingress.capacity.check_count(len(sent.examples))
         given = (sent.context, *sent.examples)
         context, *examples = [None if each.image is None else each.image.b64 for each in given]
         return plain({"results": await self._servable.classify(examples, context, asked, call, began)})
