@@ -1,4 +1,4 @@
-"""Adds a node on this machine to a cluster that listens on loopback, until SIGTERM; `ray start` can't join such a one.
+"""Adds a node on this machine to a cluster that listens on loopback, until Ctrl-C; `ray start` can't join such a one.
 
 python -m lab.second_node ADDRESS
 """
@@ -19,9 +19,9 @@ CPUS = 2
 
 
 def main() -> None:
-    """Join, and leave at SIGTERM."""
+    """Join, and leave at SIGINT."""
     set_switches()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     joining = cast(Any, parameter.RayParams)(
         gcs_address=sys.argv[1],
         node_ip_address=LOOPBACK,
@@ -31,7 +31,7 @@ def main() -> None:
     )
     joined = cast(Any, node.Node)(joining, head=False, shutdown_at_exit=False, spawn_reaper=False)
     print("joined", flush=True)
-    signal.sigwait({signal.SIGTERM})
+    signal.sigwait({signal.SIGINT})
     joined.kill_all_processes(check_alive=False)
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from lab.faults.fuzz.command import FUZZ
-from lab.faults.history import HISTORY
-from lab.faults.kills import KILLS
-from lab.faults.refusals import REFUSALS
-from lab.faults.scenarios import FAULTS
+from lab.faults import history, kills, refusals, scenarios
+from lab.faults.fuzz import command as fuzz
 
-CAMPAIGNS = {each.name: each.main for each in (REFUSALS, KILLS, HISTORY, FUZZ)}
+CAMPAIGNS = {"refusals": refusals.main, "kills": kills.main, "history": history.main, "fuzz": fuzz.main}
 
 
 def main() -> None:
@@ -18,7 +15,7 @@ def main() -> None:
     if campaign := CAMPAIGNS.get("".join(sys.argv[1:2])):
         campaign(sys.argv[2:])
     else:
-        FAULTS.main(sys.argv[1:])
+        scenarios.main(sys.argv[1:])
 
 
 if __name__ == "__main__":

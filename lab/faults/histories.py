@@ -5,21 +5,15 @@ A rule yields the records that contradict each other, two at most. The checker m
 
 from __future__ import annotations
 
-import asyncio
-import json
 import random
-import threading
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ensemble_serving.transports import NoResponse, Request, connect
-from ensemble_serving.transports.request import Transport
 from lab.faults.stage import Away, InForce
 
 # An image is classified; a true label is sent for an answer; the same label is sent again, at the end.
@@ -28,34 +22,26 @@ Kind = Literal["image", "label", "audit"]
 
 @dataclass(frozen=True)
 class Record:
-    """A request and its answer. Times are seconds of one clock.
-
-    Attributes:
-        kind: see `Kind`.
-        subject: the image's name; of a label, the id of the request that it is for.
-        start: when the client sent the request.
-        end: when the answer had come, or the client gave up.
-        status: of HTTP; 0 if there was no answer.
-        answer: the JSON body.
-        user: the value of the canary's key.
-        sent_id: the request's id.
-        answered_id: the id in the answer's headers.
-    """
+    """A request and its answer. Times are seconds of one clock."""
 
     kind: Kind
+    # The image's name; of a label, the id of the request that it is for.
     subject: str
-    start: float
-    end: float
-    status: int
-    answer: Mapping[str, Any] = field(default_factory=dict)
+    # The value of the canary's key, and the request's id.
     user: str = ""
     sent_id: str = ""
+    # When the client sent the request, and when the answer had come, or the client gave up.
+    start: float = 0.0
+    end: float = 0.0
+    # 0 if there was no answer; its JSON body, and the id in its headers.
+    status: int = 0
+    answer: Mapping[str, Any] = field(default_factory=dict)
     answered_id: str = ""
 
     @property
     def code(self) -> str:
         """The error's code; empty for none."""
-        error = self.answer.get("error", {})
+        error = self.answer.get("error")
         return str(error.get("code", "")) if isinstance(error, Mapping) else ""
 
     @property
@@ -74,6 +60,11 @@ class Record:
         }
 
     @property
+    def is_answer(self) -> bool:
+        """Whether an image was answered."""
+        return self.kind == "image" and self.status == 200
+
+    @property
     def is_hit(self) -> bool:
         """Whether a cache had the answer."""
         return bool((self.answer.get("cache") or {}).get("hit"))
@@ -82,111 +73,28 @@ class Record:
         """Tell whether the request was under way at some time of an interval."""
         return self.start <= end and start <= self.end
 
+    def is_within(self, spans: Iterable[InForce | Away]) -> bool:
+        """Tell whether the request was under way at some time of any of the spans."""
+        return any(self.overlaps(span.start, span.end) for span in spans)
+
 
 @dataclass(frozen=True)
 class History:
-    """What happened.
-
-    Attributes:
-        records: of all clients, in the order of their starts.
-        in_force: which versions may answer when.
-        away: which processes were away when.
-        bound: images that the server admits at a time.
-        ttl_s: of a cached answer, seconds.
-        canaries: the canary's version, by its member.
-    """
+    """The records in the order of their starts, the versions in force, and the processes that were away."""
 
     records: tuple[Record, ...]
     in_force: tuple[InForce, ...]
     away: tuple[Away, ...] = ()
+    # Images that the server admits at a time; the seconds that an answer stays in the cache.
     bound: int = 256
     ttl_s: float = 600.0
+    # The canary's version, by its member.
     canaries: Mapping[str, int] = field(default_factory=dict)
 
-
-PATH = "/classify?members=true&top_k=10"
-USERS, LABELLED, PAUSE_S = 16, 0.05, 0.1
-TIMEOUT_S = 60.0
-
-
-class Clients:
-    """Clients that send one request after the other, without retries, until the block ends.
-
-    Attributes:
-        records: what they asked and got.
-    """
-
-    def __init__(self, url: str, images: Sequence[bytes], count: int, seed: int, *, labels: bool) -> None:
-        """Set the server, the images, the number of clients, and whether they also send true labels."""
-        self.records: list[Record] = []
-        self._url, self._images, self._count, self._seed, self._labels = url, images, count, seed, labels
-        self._over = False
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._all()))
-
-    def __enter__(self) -> Clients:
-        """Start the clients."""
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Wait for the last answers, then send every accepted label again."""
-        self._over = True
-        self._thread.join()
-
-    async def _all(self) -> None:
-        transport = connect(self._url, timeout_s=TIMEOUT_S)
-        try:
-            await asyncio.gather(*(self._client(transport, number) for number in range(self._count)))
-            for label in [each for each in self.records if each.kind == "label" and each.status == 200]:
-                await self._label(transport, "audit", label.subject)
-        finally:
-            await transport.close()
-
-    async def _client(self, transport: Transport, number: int) -> None:
-        chance = random.Random(f"{self._seed} {number}")
-        sent = 0
-        while not self._over:
-            sent += 1
-            name, user = chance.randrange(len(self._images)), f"user-{chance.randrange(USERS)}"
-            own = f"{self._seed}-{number}-{sent}"
-            headers = (("content-type", "image/jpeg"), ("x-user", user), ("x-request-id", own))
-            request = Request(PATH, self._images[name], headers)
-            record = await self._recorded(transport, "image", str(name), request, user, own)
-            if record.status != 200:
-                await asyncio.sleep(PAUSE_S)
-            elif self._labels and chance.random() < LABELLED:
-                await self._label(transport, "label", own)
-
-    async def _label(self, transport: Transport, kind: Kind, number: str) -> None:
-        body = json.dumps({"request_id": number, "label": "cat"}).encode()
-        headers = (("content-type", "application/json"),)
-        await self._recorded(transport, kind, number, Request("/feedback", body, headers))
-
-    async def _recorded(
-        self, transport: Transport, kind: Kind, subject: str, request: Request, user: str = "", own: str = ""
-    ) -> Record:
-        start, status, answered = time.perf_counter(), 0, ""
-        answer: Mapping[str, Any] = {}
-        try:
-            response = await transport.send(request)
-        except NoResponse:
-            pass
-        else:
-            status, answer = response.status, _json(response.body)
-            answered = response.header("x-request-id") or ""
-        record = Record(kind, subject, start, time.perf_counter(), status, answer, user, own, answered)
-        self.records.append(record)
-        return record
-
-
-def _json(body: bytes) -> Mapping[str, Any]:
-    try:
-        found = json.loads(body)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+    @cached_property
+    def answers(self) -> list[Record]:
+        """The records of images that were answered."""
+        return [each for each in self.records if each.is_answer]
 
 
 # Predictions for one image differ by less between batches of different sizes.
@@ -195,8 +103,7 @@ TOLERANCE = 0.05
 AGE_SLACK_S = 1.0
 
 
-@dataclass(frozen=True)
-class Violation:
+class Violation(NamedTuple):
     """An impossible answer: the rule, and the records that show it."""
 
     rule: str
@@ -204,61 +111,55 @@ class Violation:
     records: tuple[Record, ...]
 
 
-Rule = Callable[[History], Iterator[Violation]]
+# What is not possible in a history, and the records that show it.
+Found = Iterator[tuple[str, tuple[Record, ...]]]
 
 
-def _images(history: History) -> list[Record]:
-    return [each for each in history.records if each.kind == "image" and each.status == 200]
-
-
-def version(history: History) -> Iterator[Violation]:
+def version(history: History) -> Found:
     """Find answers of a version that was not in force at any time of the request."""
-    for each in _images(history):
+    for each in history.answers:
         for member, number in each.versions.items():
             spans = [span for span in history.in_force if (span.member, span.version) == (member, number)]
-            if not any(each.overlaps(span.start, span.end) for span in spans):
-                yield Violation("version", f"version {number} of {member} was not in force", (each,))
+            if not each.is_within(spans):
+                yield f"version {number} of {member} was not in force", (each,)
 
 
-def same_answer(history: History) -> Iterator[Violation]:
+def same_answer(history: History) -> Found:
     """Find two predictions of one member's version, or two labels of the same versions, that differ for one image."""
-    first: dict[tuple[object, ...], tuple[Record, np.ndarray]] = {}
-    for each in _images(history):
+    predictions: dict[tuple[object, ...], Record] = {}
+    labels: dict[tuple[object, ...], Record] = {}
+    for each in history.answers:
         for member, prediction in each.predictions.items():
-            key: tuple[object, ...] = each.subject, member, each.versions.get(member)
-            other, known = first.setdefault(key, (each, np.array(prediction)))
-            if np.abs(prediction - known).max() > TOLERANCE:
-                yield Violation("answer", f"two predictions of {member} for image {each.subject}", (other, each))
-        key = each.subject, *sorted(each.versions.items())
-        other, _ = first.setdefault(key, (each, np.empty(0)))
+            other = predictions.setdefault((each.subject, member, each.versions.get(member)), each)
+            if np.abs(np.subtract(prediction, other.predictions[member])).max() > TOLERANCE:
+                yield f"two predictions of {member} for image {each.subject}", (other, each)
+        other = labels.setdefault((each.subject, *sorted(each.versions.items())), each)
         if other.answer["label"] != each.answer["label"]:
-            yield Violation("answer", f"two labels of the same versions for image {each.subject}", (other, each))
+            yield f"two labels of the same versions for image {each.subject}", (other, each)
 
 
-def own_answer(history: History) -> Iterator[Violation]:
+def own_answer(history: History) -> Found:
     """Find answers that carry another request's id."""
     for each in history.records:
         if each.answered_id and each.sent_id and each.answered_id != each.sent_id:
-            yield Violation("answer", f"the answer has the id {each.answered_id}, not {each.sent_id}", (each,))
+            yield f"the answer has the id {each.answered_id}, not {each.sent_id}", (each,)
 
 
-def cache(history: History) -> Iterator[Violation]:
+def cache(history: History) -> Found:
     """Find cached answers that are too old, or that no request can have stored."""
     stored: dict[tuple[object, ...], list[Record]] = defaultdict(list)
-    for each in _images(history):
+    for each in history.answers:
         if not each.is_hit:
             stored[each.subject, *sorted(each.versions.items())].append(each)
-    for each in _images(history):
-        if not each.is_hit:
-            continue
+    for each in filter(lambda each: each.is_hit, history.answers):
         age = each.answer["cache"]["age_s"]
         earliest, latest = each.start - age - AGE_SLACK_S, each.end - age + AGE_SLACK_S
         sources = stored[each.subject, *sorted(each.versions.items())]
         if age > history.ttl_s + AGE_SLACK_S or not any(one.overlaps(earliest, latest) for one in sources):
-            yield Violation("cache", f"no request stored this answer {age} s before", (each,))
+            yield f"no request stored this answer {age} s before", (each,)
 
 
-def feedback(history: History) -> Iterator[Violation]:
+def feedback(history: History) -> Found:
     """Find labels that were accepted, and that the server did not have at the end."""
     accepted = {each.subject: each for each in history.records if each.kind == "label" and each.status == 200}
     for audit in history.records:
@@ -266,26 +167,27 @@ def feedback(history: History) -> Iterator[Violation]:
         if label is None or audit.code == "already_labelled" or audit.status == 0:
             continue
         if not any(gone.part == "Ingress" and gone.end >= label.start for gone in history.away):
-            yield Violation("feedback", f"an accepted label is gone: {audit.status} {audit.code}", (label, audit))
+            yield f"an accepted label is gone: {audit.status} {audit.code}", (label, audit)
 
 
-def canary(history: History) -> Iterator[Violation]:
+def canary(history: History) -> Found:
     """Find users who got the canary, then the stable version, and then the canary again: a rollback has no return."""
     for member, number in history.canaries.items():
         users: dict[str, list[Record]] = defaultdict(list)
-        for each in _images(history):
+        for each in history.answers:
             if member in each.versions:
                 users[each.user].append(each)
-        for records in users.values():
-            began = next((each for each in records if each.versions[member] == number), None)
-            left = [each for each in records if began and each.start > began.end and each.versions[member] != number]
-            left = sorted(left, key=lambda each: each.end)[:1]
-            for each in records:
-                if left and each.start > left[0].end and each.versions[member] == number:
-                    yield Violation("canary", f"user {each.user} got both versions of {member}", (left[0], each))
+        for user, records in users.items():
+            given = [each for each in records if each.versions[member] == number]
+            others = [each for each in records if each.versions[member] != number]
+            left = [each for each in others if given and each.start > given[0].end]
+            first = min(left, key=lambda each: each.end, default=None)
+            for each in given:
+                if first is not None and each.start > first.end:
+                    yield f"user {user} got both versions of {member}", (first, each)
 
 
-def refusal(history: History) -> Iterator[Violation]:
+def refusal(history: History) -> Found:
     """Find refusals below the bound, and failures while nothing was away."""
     images = [each for each in history.records if each.kind == "image"]
     for each in history.records:
@@ -294,30 +196,38 @@ def refusal(history: History) -> Iterator[Violation]:
         if each.code == "overloaded":
             # A request counts for each moment of the refused one: this is the most that can have been in flight.
             if sum(other is not each and other.overlaps(each.start, each.end) for other in images) < history.bound:
-                yield Violation("refusal", "refused below the bound", (each,))
-        elif not any(each.overlaps(gone.start, gone.end) for gone in history.away):
-            yield Violation("refusal", f"failed while nothing was away: {each.status} {each.code}", (each,))
+                yield "refused below the bound", (each,)
+        elif not each.is_within(history.away):
+            yield f"failed while nothing was away: {each.status} {each.code}", (each,)
 
 
-def missing(history: History) -> Iterator[Violation]:
+def missing(history: History) -> Found:
     """Find answers without a member that was there all the time."""
-    for each in _images(history):
+    for each in history.answers:
         for member in each.answer.get("missing") or ():
-            spans = [gone for gone in history.away if gone.part == member]
-            if not any(each.overlaps(gone.start, gone.end) for gone in spans):
-                yield Violation("missing", f"{member} is missing, and was there", (each,))
+            if not each.is_within(gone for gone in history.away if gone.part == member):
+                yield f"{member} is missing, and was there", (each,)
 
 
-RULES: tuple[Rule, ...] = (version, same_answer, own_answer, cache, feedback, canary, refusal, missing)
+RULES: tuple[tuple[str, Callable[[History], Found]], ...] = (
+    ("version", version),
+    ("answer", same_answer),
+    ("answer", own_answer),
+    ("cache", cache),
+    ("feedback", feedback),
+    ("canary", canary),
+    ("refusal", refusal),
+    ("missing", missing),
+)
 
 
 def violations(history: History) -> list[Violation]:
     """Return every answer of a history that was not possible."""
-    return [found for rule in RULES for found in rule(history)]
+    return [Violation(name, why, records) for name, rule in RULES for why, records in rule(history)]
 
 
-# Yields records that a fault can change, each with its changed form.
-Plant = Callable[[History, Sequence[Record]], Iterator[tuple[Record, Record]]]
+# Changes a record so that it breaks a rule; None where that is not possible.
+Plant = Callable[[History, Record], Record | None]
 NEVER = 99
 
 
@@ -325,13 +235,13 @@ def _with(record: Record, **answer: Any) -> Record:
     return replace(record, answer={**record.answer, **answer})
 
 
-def neighbour(_: History, answers: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
+def neighbour(history: History, one: Record) -> Record | None:
     """Give a request the answer to another image, sent at about the same time."""
-    for one in answers:
-        for other in answers:
-            near = other.overlaps(one.start - 1, one.end + 1) and other.versions == one.versions
-            if near and other.subject != one.subject and _differ(one, other):
-                yield one, replace(one, answer={**other.answer, "cache": one.answer.get("cache")})
+    for other in history.answers:
+        near = other.overlaps(one.start - 1, one.end + 1) and other.versions == one.versions
+        if one.is_answer and near and other.subject != one.subject and _differ(one, other):
+            return replace(one, answer={**other.answer, "cache": one.answer.get("cache")})
+    return None
 
 
 def _differ(one: Record, other: Record) -> bool:
@@ -340,37 +250,36 @@ def _differ(one: Record, other: Record) -> bool:
     return any(np.abs(np.subtract(*pair)).max() > TOLERANCE for pair in shared)
 
 
-def stale(history: History, answers: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
+def stale(history: History, one: Record) -> Record | None:
     """Let a cached answer be older than any request that stored it."""
-    for one in answers:
-        if one.is_hit:
-            yield one, _with(one, cache={"hit": True, "age_s": one.end - history.records[0].start + 60})
+    age_s = one.end - history.records[0].start + 60
+    return _with(one, cache={"hit": True, "age_s": age_s}) if one.is_answer and one.is_hit else None
 
 
-def undeployed(_: History, answers: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
+def undeployed(_: History, one: Record) -> Record | None:
     """Let an answer come from a version that nobody deployed."""
-    for one in answers:
-        yield one, _with(one, model_versions={**one.versions, next(iter(one.versions)): NEVER})
+    return _with(one, model_versions={**one.versions, next(iter(one.versions)): NEVER}) if one.is_answer else None
 
 
-def lost(history: History, _: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
+def lost(history: History, one: Record) -> Record | None:
     """Lose a label after its 200, though no ingress was away since: the same label is accepted once more."""
     since = max((gone.end for gone in history.away if gone.part == "Ingress"), default=float("-inf"))
-    kept = {each.subject for each in history.records if each.kind == "label" and each.start > since}
-    for one in history.records:
-        if one.kind == "audit" and one.code == "already_labelled" and one.subject in kept:
-            yield one, replace(one, status=200, answer={"accepted": 1})
+    if one.kind == "audit" and one.code == "already_labelled":
+        labels = (each for each in history.records if each.kind == "label" and each.subject == one.subject)
+        if any(each.start > since for each in labels):
+            return replace(one, status=200, answer={"accepted": 1})
+    return None
 
 
-def double_canary(history: History, answers: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
+def double_canary(history: History, one: Record) -> Record | None:
     """Let a user get the other version between two answers of the canary."""
     for member, number in history.canaries.items():
-        given = [each for each in answers if each.versions.get(member) == number]
-        stable = next(span.version for span in history.in_force if span.version != number)
-        for one in given:
-            theirs = [each for each in given if each.user == one.user]
-            if any(each.end < one.start for each in theirs) and any(each.start > one.end for each in theirs):
-                yield one, _with(one, model_versions={**one.versions, member: stable})
+        given = [each for each in history.answers if (each.user, each.versions.get(member)) == (one.user, number)]
+        between = any(each.end < one.start for each in given) and any(each.start > one.end for each in given)
+        if one in given and between:
+            stable = next(span.version for span in history.in_force if span.version != number)
+            return _with(one, model_versions={**one.versions, member: stable})
+    return None
 
 
 # By name: the fault, and the rule that it breaks.
@@ -385,8 +294,7 @@ PLANTED: dict[str, tuple[Plant, str]] = {
 
 def planted(history: History, plant: Plant, seed: int) -> History | None:
     """Return the history with a fault in it; None where the history has nothing to plant the fault into."""
-    answers = [each for each in history.records if each.kind == "image" and each.status == 200]
-    random.Random(seed).shuffle(answers)
-    for old, new in plant(history, answers):
-        return replace(history, records=tuple(new if each is old else each for each in history.records))
+    for old in random.Random(seed).sample(history.records, len(history.records)):
+        if (new := plant(history, old)) is not None:
+            return replace(history, records=tuple(new if each is old else each for each in history.records))
     return None

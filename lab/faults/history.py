@@ -10,54 +10,54 @@ records that contradict each other in the first impossible answer are printed.
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 import shutil
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
+import httpx
 import numpy as np
 import openvino as ov
 from openvino import opset13 as op
 
-from ensemble_models.options import POSITIVE
+from ensemble_models.options import POSITIVE, Command, file_options, option
 from ensemble_models.writing import write_metadata
 from ensemble_serving.transports import Request, once
-from lab.benchmark.workloads import Edit, Placement, changed, workload
-from lab.faults.campaign import Campaign
-from lab.faults.histories import PLANTED, Clients, History, Violation, planted, violations
-from lab.faults.scenarios import KILL, SMALL, TWO_OF_EACH, Scenario, lose, lose_replicas, roll, scale
-from lab.faults.stage import InForce, Stage, stage
+from lab.benchmark.workloads import changed, workload
+from lab.faults.campaign import fault_argument, parts, report
+from lab.faults.histories import PLANTED, History, Record, Violation, planted, violations
+from lab.faults.scenarios import KILL, SMALL, TWO_INGRESSES, TWO_OF_EACH, lose, roll, scale
+from lab.faults.stage import PAUSE_S, URL, Fault, InForce, Stage, stage
 from lab.rows import Row, Rows
 from scripts.errors import ScriptError
 
 CLIENTS, REQUESTS = 8, 10_000
 MEMBERS = ("resnet", "densenet")
 STABLE, OTHER, BAD = 2, 1, 3
-NARROW = 4
+# Images that a server admits at a time: by default, and when there is room for few.
+BOUND, NARROW = 256, 4
 TTL_S = 20.0
 FEEDBACK = {"max_requests": 100_000}
-UNCHANGED = changed()
 CANARY = {"version": BAD, "share": 0.5, "key": "header:x-user"}
-
-
-@dataclass(frozen=True)
-class Fault(Scenario):
-    """A fault; see `Scenario`.
-
-    Attributes:
-        change: of the Serve config.
-        canaries: see `History.canaries`.
-        bound: images that the server admits at a time.
-    """
-
-    placement: Placement = "colocated"
-    change: Edit = UNCHANGED
-    canaries: Mapping[str, int] = field(default_factory=dict)
-    bound: int = 256
+# Of the clients: what they ask, how many users there are, and the share of answers that get a true label.
+PATH = "/classify?members=true&top_k=10"
+USERS, LABELLED_SHARE, TIMEOUT_S = 16, 0.05, 60.0
+COLUMNS = (
+    "fault {what} | requests {requests:,} | refused {refused:,} | failed {failed:,} | degraded {degraded:,} | "
+    "labels {labels:,} | cached {hits:,} | versions {versions} | impossible {impossible} | planted {planted} | "
+    "not found {missed}"
+)
 
 
 def _load(here: Stage) -> None:
@@ -65,10 +65,10 @@ def _load(here: Stage) -> None:
     for number in (OTHER, STABLE):
         began = time.perf_counter()
         body = json.dumps({"parameters": {"version": number}}).encode()
-        response = once(here.url, Request("/v2/repository/models/resnet/load", body))
+        response = once(URL, Request("/v2/repository/models/resnet/load", body))
         if not response.ok:
             raise ScriptError(f"version {number} was not loaded: {response.status} {response.body[:200]!r}")
-        here.told.loaded("resnet", number, began)
+        here.loaded("resnet", number, began)
         time.sleep(1)
 
 
@@ -79,12 +79,10 @@ def _wait(_: Stage) -> None:
 
 LABELLED = changed({"feedback": FEEDBACK})
 OPERATED = changed({"access": {"operators": "anyone"}, "feedback": FEEDBACK})
+CACHED = changed(
+    {"access": {"operators": "anyone"}, "feedback": FEEDBACK, "cache": {"max_bytes": "64MiB", "ttl_s": TTL_S}}
+)
 NARROWED = changed({"ingress": {"max_in_flight": NARROW, "max_parts": NARROW}, "feedback": FEEDBACK})
-
-
-def _cached(config: dict[str, Any]) -> None:
-    OPERATED(config)
-    changed({"cache": {"max_bytes": "64MiB", "ttl_s": TTL_S}})(config)
 
 
 def _with_canary(config: dict[str, Any]) -> None:
@@ -92,34 +90,93 @@ def _with_canary(config: dict[str, Any]) -> None:
     config["applications"][0]["args"]["members"][0]["canary"] = CANARY
 
 
+colocated = partial(Fault, placement="colocated", change=LABELLED)
 FAULTS = (
+    Fault("members", "a member's only replica is killed", lose(KILL, "ResNet"), change=LABELLED),
+    Fault("nodes", "transformer, combiner, labeler are killed", lose(KILL, *SMALL), change=LABELLED),
     Fault(
-        "members", "a member's only replica is killed", lose_replicas(KILL, "ResNet"), {}, "separate", change=LABELLED
+        "ingress",
+        "one of two replicas of the ingress is killed",
+        lose(KILL, "Ingress"),
+        TWO_INGRESSES,
+        "colocated",
     ),
-    Fault(
-        "nodes",
-        "transformer, combiner, labeler are killed",
-        lose_replicas(KILL, *SMALL),
-        {},
-        "separate",
-        1,
-        LABELLED,
-    ),
-    Fault("ingress", "one of two replicas of the ingress is killed", lose_replicas(KILL, "Ingress"), {"Ingress": 2}),
-    Fault("haproxy", "HAProxy is killed", lose(KILL, "haproxy"), change=LABELLED),
-    Fault("rollout", "the one process of all nodes is rolled out anew", roll("Ingress"), change=LABELLED),
-    Fault("versions", "another version of a member is loaded, and the first one again", _load, change=OPERATED),
-    Fault("cached", "the same, with a cache", _load, change=_cached),
-    Fault("scale", "every node goes from two replicas to one, and back", scale(1, 2), TWO_OF_EACH, "separate"),
-    Fault(
-        "canary",
-        "the canary of half of the users answers wrongly",
-        _wait,
-        change=_with_canary,
-        canaries={"resnet": BAD},
-    ),
-    Fault("overload", f"{CLIENTS} clients, and room for {NARROW} images", _wait, change=NARROWED, bound=NARROW),
+    colocated("haproxy", "HAProxy is killed", lose(KILL, "haproxy")),
+    colocated("rollout", "the one process of all nodes is rolled out anew", roll("Ingress")),
+    colocated("versions", "another version of a member is loaded, and the first one again", _load, change=OPERATED),
+    colocated("cached", "the same, with a cache", _load, change=CACHED),
+    Fault("scale", "every node goes from two replicas to one, and back", scale(1, 2), TWO_OF_EACH),
+    colocated("canary", "the canary of half of the users answers wrongly", _wait, change=_with_canary),
+    colocated("overload", f"{CLIENTS} clients, and room for {NARROW} images", _wait, change=NARROWED),
 )
+
+
+class Clients:
+    """Clients that send one request after the other, without retries, until the block ends.
+
+    Attributes:
+        records: what they asked and got.
+    """
+
+    def __init__(self, images: Sequence[bytes], seed: int, *, labels: bool) -> None:
+        """Set the images, and whether the clients also send true labels."""
+        self.records: list[Record] = []
+        self._images, self._seed, self._labels = images, seed, labels
+        self._over = threading.Event()
+
+    def __enter__(self) -> Clients:
+        """Start the clients."""
+        self._pool = ThreadPoolExecutor(CLIENTS)
+        self._clients = [self._pool.submit(self._client, number) for number in range(CLIENTS)]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Wait for the last answers, then send every accepted label again."""
+        self._over.set()
+        self._pool.shutdown()
+        for each in self._clients:
+            each.result()
+        with httpx.Client(base_url=URL, timeout=TIMEOUT_S) as client:
+            for label in [each for each in self.records if each.kind == "label" and each.status == 200]:
+                self._label(client, replace(label, kind="audit"))
+
+    def _client(self, number: int) -> None:
+        """Send images, and true labels for some of the answers, one after the other."""
+        chance = random.Random(f"{self._seed} {number}")
+        with httpx.Client(base_url=URL, timeout=TIMEOUT_S) as client:
+            for sent in itertools.count(1):
+                if self._over.is_set():
+                    return
+                image, own = chance.randrange(len(self._images)), f"{self._seed}-{number}-{sent}"
+                asked = Record("image", str(image), f"user-{chance.randrange(USERS)}", own)
+                headers = {"content-type": "image/jpeg", "x-user": asked.user, "x-request-id": own}
+                answered = self._recorded(client, asked, PATH, content=self._images[image], headers=headers)
+                if answered.status != 200:
+                    time.sleep(PAUSE_S)
+                elif self._labels and chance.random() < LABELLED_SHARE:
+                    self._label(client, Record("label", own))
+
+    def _label(self, client: httpx.Client, asked: Record) -> None:
+        self._recorded(client, asked, "/feedback", json={"request_id": asked.subject, "label": "cat"})
+
+    def _recorded(self, client: httpx.Client, asked: Record, path: str, **request: Any) -> Record:
+        """Send a request, and record what comes back, if anything."""
+        record = replace(asked, start=time.perf_counter(), status=0, answer={}, answered_id="")
+        with suppress(httpx.TransportError):
+            response = client.post(path, **request)
+            answered_id = response.headers.get("x-request-id", "")
+            record = replace(record, status=response.status_code, answered_id=answered_id, answer=_json(response))
+        self.records.append(replace(record, end=time.perf_counter()))
+        return record
+
+
+def _json(response: httpx.Response) -> dict[str, Any]:
+    """Read an answer; what HAProxy answers itself need not be an object of JSON."""
+    try:
+        found = response.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def add_bad_version(root: Path) -> None:
@@ -151,19 +208,18 @@ def recorded(fault: Fault, requests: int, seed: int) -> History:
         # The first image is for the clients that see when all is whole again: it would fill a cache unrecorded.
         watched = replace(load, repository=root, images=load.images[:1])
         images = [path.read_bytes() for path in load.images[1:]]
-        with (
-            stage(watched, fault.placement, fault.replicas, 1, change=fault.change) as here,
-            Clients(here.url, images, CLIENTS, seed, labels=fault.change is not UNCHANGED) as clients,
-        ):
-            here.told.in_force += [
-                InForce(*each) for each in (*dict.fromkeys(MEMBERS, STABLE).items(), *fault.canaries.items())
-            ]
-            while len(clients.records) < requests:
-                fault.do(here)
+        with stage(watched, fault, 1) as here:
+            config = here.config["applications"][0]["args"]
+            canaries = {each["name"]: each["canary"]["version"] for each in config["members"] if "canary" in each}
+            here.in_force += [InForce(name, STABLE) for name in MEMBERS]
+            here.in_force += [InForce(name, version) for name, version in canaries.items()]
+            with Clients(images, seed, labels="feedback" in config) as clients:
+                while len(clients.records) < requests:
+                    fault.do(here)
     records = tuple(sorted(clients.records, key=lambda each: each.start))
+    bound = config.get("ingress", {}).get("max_in_flight", BOUND)
     # The client that sees when all is whole again takes part of the bound, and is not recorded.
-    told = here.told
-    return History(records, tuple(told.in_force), tuple(told.away), fault.bound - 1, TTL_S, fault.canaries)
+    return History(records, tuple(here.in_force), tuple(here.away), bound - 1, TTL_S, canaries)
 
 
 def measure(fault: Fault, requests: int, seed: int) -> Rows:
@@ -205,19 +261,17 @@ def _shown(found: Violation) -> str:
     return f"{found.rule}: {found.why}; " + "; ".join(lines)
 
 
-HISTORY = Campaign(
-    name="history",
-    help=__doc__,
-    measure=measure,
-    flags={
-        "--requests": {"type": POSITIVE, "default": REQUESTS, "show_default": True, "help": "Per fault."},
-        "--seed": {"type": int, "default": 1, "help": "Of the images and users; default: 1."},
-    },
-    kind="fault",
-    faults=FAULTS,
-    columns="fault {what} | requests {requests:,} | refused {refused:,} | failed {failed:,} | degraded {degraded:,} | "
-    "labels {labels:,} | cached {hits:,} | versions {versions} | impossible {impossible} | planted {planted} | "
-    "not found {missed}",
-    failed=lambda row: bool(row["impossible"] or row["missed"]),
-    note=lambda row: f"{row['fault']}: {row['first']}" if row["first"] else "",
-)
+@click.command("faults history", cls=Command, help=__doc__)
+@fault_argument("fault", FAULTS)
+@option("--requests", type=POSITIVE, default=REQUESTS, help="Per fault.")
+@option("--seed", type=int, default=1, help="Of the images and users.")
+@file_options("json", "markdown")
+def main(names: Sequence[str], requests: int, seed: int, **files: Path | None) -> None:
+    """Record a history for each fault, and check it."""
+    report(
+        parts("fault", FAULTS, names, partial(measure, requests=requests, seed=seed)),
+        COLUMNS,
+        files,
+        failed=lambda row: bool(row["impossible"] or row["missed"]),
+        note=lambda row: f"{row['fault']}: {row['first']}" if row["first"] else "",
+    )

@@ -17,22 +17,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+import click
 import psutil
 import yaml
 from tqdm import tqdm
 
-from ensemble_models.options import COUNT, POSITIVE
+from ensemble_capacity.serving import started
+from ensemble_models.options import COUNT, POSITIVE, Command, file_options, option
 from ensemble_serving.transports import NoResponse, Request, is_ready, once
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT
 from lab.benchmark.workloads import ROOT, workload
-from lab.faults.campaign import Campaign
-from lab.rows import Row, Rows, measured
+from lab.faults.campaign import report
+from lab.rows import Part, Row
 from scripts.errors import ScriptError
 from scripts.serve.cluster import leftovers
 
@@ -48,24 +49,51 @@ PARTS = {
     "the replica": "ray::ServeReplica",
 }
 MOMENTS = ("start", "load", "stop")
+URL = f"http://127.0.0.1:{HTTP_PORT}"
 # Within these a start and a stop happen, seconds.
 START_S, STOP_S = 12.0, 3.0
 READY_S, END_S, NOTICED_S = 180.0, 30.0, 3.0
-BYSTANDER = "import ray, sys; ray.init(num_cpus=1, include_dashboard=False); print('up', flush=True); sys.stdin.read()"
+COLUMNS = (
+    "kill {number:d} | killed {killed} | moment {moment} | outcome {outcome} | cleared away {cleared:d} | "
+    "broken rule {failure}"
+)
+BYSTANDER = (
+    "import ray, signal; ray.init(num_cpus=1, include_dashboard=False); print('It runs.', flush=True); signal.pause()"
+)
 
 
 class Broken(Exception):
     """A rule that a server broke."""
 
 
-class Served:
-    """A server in a process of its own, and its log."""
+class Served(AbstractContextManager["Served"]):
+    """A server in a process of its own, with a name for messages, and its log; the end of a block stops it."""
 
-    def __init__(self, log: Path, command: Sequence[str]) -> None:
+    def __init__(self, name: str, log: Path, command: Sequence[str]) -> None:
         """Start the server."""
-        self.log = log
+        self.name, self.log = name, log
         with log.open("wb") as stream:
             self.process = psutil.Popen(command, stdout=stream, stderr=subprocess.STDOUT, cwd=ROOT)
+
+    def __exit__(self, *_: object) -> None:
+        """Interrupt the server as Ctrl-C does; kill it and raise Broken if it does not end in time."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(END_S)
+        except psutil.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            self.require(False, f"did not end {END_S:.0f} s after Ctrl-C")
+
+    def require(self, holds: bool, otherwise: str) -> None:
+        """Raise Broken with the end of the log unless something holds."""
+        if not holds:
+            raise Broken(f"{self.name} {otherwise}: {self.told()[-500:]}")
+
+    def told(self) -> str:
+        """Read the server's log."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
 
     def kill(self, part: str) -> bool:
         """Kill the server's process of a part; return whether there was one."""
@@ -84,24 +112,9 @@ class Served:
             time.sleep(0.1)
         return held
 
-    def is_ready(self) -> bool:
-        """Tell whether the server has printed that it is ready, and its service says so too."""
-        return "Ready." in self.told() and is_ready(f"http://127.0.0.1:{HTTP_PORT}")
-
-    def stop(self, name: str) -> None:
-        """Interrupt the server as Ctrl-C does; kill it and raise Broken if it does not end in time."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-        try:
-            self.process.wait(END_S)
-        except psutil.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            raise Broken(f"{name} did not end {END_S:.0f} s after Ctrl-C: {self.told()[-500:]}") from None
-
-    def told(self) -> str:
-        """Read the server's log."""
-        return self.log.read_text(encoding="utf-8", errors="replace")
+    def becomes_ready(self) -> bool:
+        """Wait until the server has printed that it is ready, and its service says so too; return whether it is."""
+        return self.until(lambda: "Ready." in self.told() and is_ready(URL), READY_S)
 
 
 def fate(number: int, seed: int, config: Path, image: bytes) -> Row:
@@ -111,25 +124,27 @@ def fate(number: int, seed: int, config: Path, image: bytes) -> Row:
     next server ended, and `failure` describes the first broken rule; empty for none.
     """
     chance = random.Random(f"{seed} {number}")
-    found: Row = {"killed": chance.choice(list(PARTS)), "moment": chance.choice(MOMENTS), "outcome": "late"}
-    found |= {"cleared": 0, "failure": ""}
-    command = (sys.executable, "-P", "-m", "scripts.serve", str(config))
-    for attempt in (partial(_killed, chance), partial(_next, image)):
+    found: Row = {"number": number, "killed": chance.choice(list(PARTS)), "moment": chance.choice(MOMENTS)}
+    found |= {"outcome": "late", "cleared": 0, "failure": ""}
+
+    def start(name: str) -> Served:
+        return Served(name, config.with_suffix(".log"), (sys.executable, "-P", "-m", "scripts.serve", str(config)))
+
+    for attempt in (partial(_kill, chance), partial(_serve_again, image)):
         try:
-            attempt(config.with_suffix(".log"), command, found)
+            attempt(start, found)
         except (Broken, NoResponse) as err:
             found["failure"] = found["failure"] or str(err)
     return found
 
 
-def _killed(chance: random.Random, log: Path, command: Sequence[str], found: Row) -> None:
+def _kill(chance: random.Random, start: Callable[[str], Served], found: Row) -> None:
     """Kill a process of a server, and stop the server."""
-    server = Served(log, command)
-    try:
+    with start("the server") as server:
         if found["moment"] == "start":
             time.sleep(chance.uniform(0, START_S))
-        elif not server.until(server.is_ready, READY_S):
-            raise Broken(f"did not start: {server.told()[-500:]}")
+        else:
+            server.require(server.becomes_ready(), "did not start")
         if found["moment"] == "stop":
             server.process.send_signal(signal.SIGINT)
             time.sleep(chance.uniform(0, STOP_S))
@@ -137,60 +152,34 @@ def _killed(chance: random.Random, log: Path, command: Sequence[str], found: Row
             found["outcome"] = "ended"
             # The processes that remain may say for a moment that all is well.
             time.sleep(NOTICED_S)
-            if found["moment"] != "stop" and server.until(server.is_ready, READY_S):
+            if found["moment"] != "stop" and server.becomes_ready():
                 found["outcome"] = "healed"
-            elif found["moment"] != "stop" and server.process.poll() is None:
-                raise Broken(f"neither ready nor ended after {READY_S:.0f} s: {server.told()[-500:]}")
-    finally:
-        server.stop("the server")
-    if "Traceback" in server.told():
-        raise Broken(f"printed a traceback: {server.told()[-500:]}")
+            elif found["moment"] != "stop":
+                server.require(server.process.poll() is not None, f"neither is ready nor has ended in {READY_S:.0f} s")
+    server.require("Traceback" not in server.told(), "printed a traceback")
 
 
-def _next(image: bytes, log: Path, command: Sequence[str], found: Row) -> None:
+def _serve_again(image: bytes, start: Callable[[str], Served], found: Row) -> None:
     """Start another server, which clears away the processes that the first one left, ask it, and stop it."""
-    left = _names(leftovers())
+    left = [str(each) for each in leftovers()]
     found["cleared"] = len(left)
-    server = Served(log, command)
-    try:
-        if not server.until(server.is_ready, READY_S):
-            raise Broken(f"the next server did not start: {server.told()[-500:]}")
-        if left and "that a killed server left" not in server.told():
-            raise Broken(f"the next server did not say that it cleared away {', '.join(left)}")
-        if not (response := once(f"http://127.0.0.1:{HTTP_PORT}", Request("/classify", image))).ok:
-            raise Broken(f"the next server answered {response.status}")
-    finally:
-        server.stop("the next server")
-    if left := _names(leftovers()):
-        raise Broken(f"the next server left {', '.join(left)}")
-
-
-def _names(processes: Iterable[psutil.Process]) -> list[str]:
-    """Return the names of the processes that have not ended meanwhile."""
-    names = []
-    for process in processes:
-        with suppress(psutil.Error):
-            names.append(process.name())
-    return names
+    with start("the next server") as server:
+        server.require(server.becomes_ready(), "did not start")
+        said = not left or "that a killed server left" in server.told()
+        server.require(said, f"did not say that it cleared away {', '.join(left)}")
+        response = once(URL, Request("/classify", image))
+        server.require(response.ok, f"answered {response.status}")
+    left = [str(each) for each in leftovers()]
+    server.require(not left, f"left {', '.join(left)}")
 
 
 @contextmanager
 def bystander(folder: Path) -> Iterator[psutil.Process]:
     """Start another Ray of this user, which nobody marked as ours, and yield its raylet."""
-    process = subprocess.Popen(  # noqa: S603
-        [sys.executable, "-c", BYSTANDER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(Path.home()), "RAY_TMPDIR": str(folder)},
-    )
-    try:
-        assert process.stdout is not None
-        if process.stdout.readline().strip() != b"up":
-            raise ScriptError("another Ray did not start beside the server")
-        yield next(p for p in psutil.Process(process.pid).children(recursive=True) if p.name() == "raylet")
-    finally:
-        process.communicate()
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(Path.home()), "RAY_TMPDIR": str(folder)}
+    command = [sys.executable, "-c", BYSTANDER]
+    with started(command, folder / "other.log", lambda log: b"It runs." in log.read_bytes(), READY_S, env=env) as other:
+        yield next(p for p in psutil.Process(other.pid).children(recursive=True) if p.name() == "raylet")
 
 
 def measure(kills: int, seed: int, first: int) -> Iterator[Row]:
@@ -203,37 +192,17 @@ def measure(kills: int, seed: int, first: int) -> Iterator[Row]:
         config = Path(temporary) / "config.yaml"
         config.write_text(yaml.safe_dump(load.config("colocated", HTTP_PORT, GRPC_PORT)), encoding="utf-8")
         for number in tqdm(range(first, first + kills), unit="kill"):
-            yield {"number": number, **fate(number, seed, config, load.images[0].read_bytes())}
+            yield fate(number, seed, config, load.images[0].read_bytes())
         if not other.is_running():
             raise ScriptError("another Ray of this user was ended")
 
 
-def shown(rows: Rows) -> Rows:
-    """Count the kills of each part at each moment by their outcome."""
-    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for row in measured(rows):
-        counts[row["killed"], row["moment"]] += Counter(
-            {"kills": 1, row["outcome"]: 1, "cleared": row["cleared"], "failed": bool(row["failure"])}
-        )
-    zeros = dict.fromkeys(("healed", "ended", "late", "cleared", "failed"), 0)
-    lines = [{"killed": part, "moment": at, **zeros, **count} for (part, at), count in sorted(counts.items())]
-    return lines + [row for row in rows if "error" in row]
-
-
-KILLS = Campaign(
-    name="kills",
-    help=__doc__,
-    measure=measure,
-    flags={
-        "--kills": {"type": POSITIVE, "default": 40, "show_default": True, "help": "Number of kills."},
-        "--seed": {"type": int, "default": 1, "help": "Decides which process is killed when; default: 1."},
-        "--first": {"type": COUNT, "default": 0, "metavar": "NUMBER", "help": "Of the first kill."},
-    },
-    columns="killed {killed} | moment {moment} | kills {kills:d} | healed {healed:d} | ended by itself {ended:d} | "
-    "too late {late:d} | cleared away {cleared:d} | failed {failed:d}",
-    failed=lambda row: bool(row["failure"]),
-    shown=shown,
-    note=lambda row: (
-        f"kill {row['number']}, {row['killed']} at its {row['moment']}: {row['failure']}" if row["failure"] else ""
-    ),
-)
+@click.command("faults kills", cls=Command, help=__doc__)
+@option("--kills", type=POSITIVE, default=40, help="Number of kills.")
+@option("--seed", type=int, default=1, help="Decides which process is killed when.")
+@option("--first", type=COUNT, default=0, metavar="NUMBER", help="Of the first kill.")
+@file_options("json", "markdown")
+def main(kills: int, seed: int, first: int, **files: Path | None) -> None:
+    """Kill processes of servers."""
+    every = Part("kills", lambda: measure(kills, seed, first), {"campaign": "kills"})
+    report([every], COLUMNS, files, failed=lambda row: bool(row["failure"]))

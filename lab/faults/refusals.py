@@ -12,33 +12,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 
 from ensemble_capacity.load.generator import Generator
 from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import RETRY, Records, between, latency_ms, ok, outcomes, quantile
-from ensemble_models.options import POSITIVE
+from ensemble_models.options import POSITIVE, Command, file_options, option
 from lab.benchmark.systems import HTTP_PORT, OURS, running
 from lab.benchmark.workloads import changed, workload
-from lab.faults.campaign import Campaign, Done
+from lab.faults.campaign import Done, fault_argument, parts, report
 from lab.rows import Row, Rows
 
 BEST_CLIENTS, BEST_S = 32, 8.0
 TIMES = 3.0
 REFUSED = 503
+COLUMNS = (
+    "load {what} | answers/s {rate:,.0f} | of the best {share:.2f} | refused {refused:,} | "
+    "otherwise failed {failed:,} | p99, ms {p99_ms:,.0f} | at first retry {at_first_retry:.1%} | "
+    "memory {growth_mb:+,.0f} MB"
+)
 
 
 @dataclass(frozen=True)
 class Load(Done):
-    """A kind of overload; see `Done`.
-
-    Attributes:
-        mode: how it is sent, where the best rate is so many requests per second.
-        ingress: settings of the ingress that differ from the default.
-    """
+    """A kind of overload: how it is sent, by the best rate, and settings of the ingress; see `Done`."""
 
     mode: Callable[[float], Mode]
     ingress: dict[str, Any] = field(default_factory=dict)
@@ -109,15 +112,11 @@ def note(row: Row) -> str:
     return f"otherwise failed of {row['what']}: {told}" if told else ""
 
 
-REFUSALS = Campaign(
-    name="refusals",
-    help=__doc__,
-    measure=measure,
-    flags={"--seconds": {"type": POSITIVE, "default": 30, "help": "Seconds of each load; default: 30."}},
-    kind="load",
-    faults=LOADS,
-    columns="load {what} | answers/s {rate:,.0f} | of the best {share:.2f} | refused {refused:,} | "
-    "otherwise failed {failed:,} | p99, ms {p99_ms:,.0f} | at first retry {at_first_retry:.1%} | "
-    "memory {growth_mb:+,.0f} MB",
-    note=note,
-)
+@click.command("faults refusals", cls=Command, help=__doc__)
+@fault_argument("load", LOADS)
+@option("--seconds", type=POSITIVE, default=30, help="Seconds of each load.")
+@file_options("json", "markdown")
+def main(names: Sequence[str], seconds: int, **files: Path | None) -> None:
+    """Send each load."""
+    measured = partial(measure, seconds=seconds)
+    report(parts("load", LOADS, names, measured), COLUMNS, files, note=note)

@@ -24,73 +24,57 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
-from hypothesis import strategies as st
-from hypothesis.strategies import SearchStrategy
+import click
+import httpx
 from tqdm import tqdm
 
-from deployments.ingress.protocol import services
-from ensemble_models.options import COUNT, POSITIVE
-from lab.faults.campaign import Campaign
-from lab.faults.fuzz.inputs import FORMATS, MIB, MOST_BYTES, Input, drawn, family, largest
-from lab.faults.fuzz.requests import grpc_inputs, http_inputs, routes
-from lab.faults.fuzz.runner import URL, badness, document, fuzzed
-from lab.rows import Row, Rows, measured
+from ensemble_models.options import COUNT, POSITIVE, Command, file_options, option
+from lab.faults.campaign import report
+from lab.faults.fuzz.corpus import MIB
+from lab.faults.fuzz.images import FORMATS, largest
+from lab.faults.fuzz.requests import CLASSIFY, FAMILIES, LARGE, MOST_BYTES, Endpoint, Input, endpoints
+from lab.faults.fuzz.runner import URL, badness, fuzzed
+from lab.rows import Part, Row, Rows, measured
 
-# How much more often than others the inputs of a family are sent.
-SHARES = {"large images": 1, "damaged images": 28, "HTTP": 13, "JSON": 11, "bombs": 10, "forms": 9, "parts": 7}
-USUAL_SHARE, LARGE = 3, "large images"
 SIZES = (8, 2**10, 2**16, 2**18, MIB, 8 * MIB, MOST_BYTES)
 # The largest input where several are sent at once; the least that may be an image of megabytes.
 SMALL, LEAST_FOR_LARGE = 2**16, 8 * MIB
 SIDE_BY_SIDE = 64
+COLUMNS = (
+    "what is sent {family} | inputs {inputs:,} | answered {statuses} | failures {failures:,} | "
+    "slowest, s {seconds:.1f} | bystander waits, s {wait_s:.2f} | memory, MB {memory_mb:,.0f} | "
+    "share of the limit {share_of_limit:.2f} | number of the worst {number:d}"
+)
 
 
 class Corpus:
-    """Every input for every route and gRPC method.
-
-    Attributes:
-        endpoints: by route or method, the inputs with a key by their hostile part.
-        kinds: all inputs, by the family of the hostile part.
-    """
+    """Every input for every route and gRPC method; half of them show a key, if there is one."""
 
     def __init__(self, document: Mapping[str, Any], seed: int, key: str = "", largest: int = MOST_BYTES) -> None:
-        """List the inputs.
-
-        Args:
-            document: the server's OpenAPI document.
-            seed: decides, with its number, each input.
-            key: shown by half of the inputs; empty for none.
-            largest: about how many bytes an input may have.
-        """
-        self._seed = seed
-        sizes = st.sampled_from([round(size * part) for size in SIZES for part in (0.7, 1) if size <= largest])
-        inputs = [(where, http_inputs(where, sizes, shown)) for where in routes(document) for shown in (key, "")]
-        for path, method in ((f"/{one.full_name}/{each.name}", each) for one in services(None) for each in one.methods):
-            inputs += [(path, grpc_inputs(path, method.input_type, sizes, shown)) for shown in (key, "")]
-        self.endpoints = dict(reversed(inputs))
-        self.kinds: dict[str, list[SearchStrategy[Input]]] = defaultdict(list)
-        for what, strategy in (each for _, own in inputs for each in own.items()):
-            if family(what) != LARGE or largest >= LEAST_FOR_LARGE:
-                self.kinds[family(what)].append(strategy)
-        families = [each for each in self.kinds for _ in range(SHARES.get(each, USUAL_SHARE))]
-        kinds = st.sampled_from(families).flatmap(lambda each: st.sampled_from(self.kinds[each]))
-        self._inputs: SearchStrategy[Input] = kinds.flatmap(lambda strategy: strategy)
+        """Set the server's OpenAPI document, the seed and the key, and about how many bytes an input may have."""
+        self._seed, self._keys = seed, (key, "")
+        self._sizes = [round(size * part) for size in SIZES for part in (0.7, 1) if size <= largest]
+        self._families = [name for name in FAMILIES if name != LARGE or largest >= LEAST_FOR_LARGE]
+        self.endpoints = list(endpoints(document))
 
     def made(self, number: int) -> Input:
         """Make the input of this number."""
-        return drawn(self._inputs, f"{self._seed}/{number}")
+        rng = Random(f"{self._seed}/{number}")
+        [family] = rng.choices(self._families, [FAMILIES[each][0] for each in self._families])
+        _, fits, make = FAMILIES[family]
+        at = rng.choice([each for each in self.endpoints if fits(each)])
+        return replace(make(at, rng, rng.choice(self._sizes)), family=family).keyed(rng.choice(self._keys))
 
 
 def originals(name: str, key: str) -> dict[int, Input]:
     """Return the largest image of a format, as often as it is sent at once."""
-    image = largest(name)
-    head = f"POST /classify HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {key}\r\n"
-    content = f"{head}Content-Length: {len(image)}\r\n\r\n".encode() + image
-    sent = Input("POST /classify", f"originals, {SIDE_BY_SIDE} at once, {name}", content, key)
-    return dict.fromkeys(range(SIDE_BY_SIDE), sent)
+    sent = Endpoint(CLASSIFY).request(Random(0), name, largest(name), b"Content-Type: image/jpeg").keyed(key)
+    return dict.fromkeys(range(SIDE_BY_SIDE), replace(sent, family=f"originals, {SIDE_BY_SIDE} at once"))
 
 
 def sent(minutes: int, inputs: int | None, seed: int, only: Sequence[int], at_once: int) -> Iterator[Row]:
@@ -105,7 +89,8 @@ def sent(minutes: int, inputs: int | None, seed: int, only: Sequence[int], at_on
         fuzzed(Path(folder)) as (runner, key),
         tqdm(total=len(chosen) if chosen else None, unit="input") as bar,
     ):
-        corpus = Corpus(document(URL), seed, key, MOST_BYTES if at_once == 1 else SMALL)
+        document = httpx.get(f"{URL}/openapi.json", timeout=30).json()
+        corpus = Corpus(document, seed, key, MOST_BYTES if at_once == 1 else SMALL)
         ends = float("inf") if chosen else time.monotonic() + minutes * 60
         while time.monotonic() < ends and (volley := list(itertools.islice(numbers, at_once))):
             made = {number: corpus.made(number) for number in volley}
@@ -118,51 +103,42 @@ def sent(minutes: int, inputs: int | None, seed: int, only: Sequence[int], at_on
 def note(row: Row) -> str:
     """Describe a finding."""
     reason = row["failure"] or f"{row['share_of_limit']:.2f} of its limit"
-    return f"{row['number']}: {row['where']}, {row['what']}: {reason}" if row["finding"] else ""
+    return f"{row['number']}: {row['where']}, {row['family']}: {row['kind']}: {reason}" if row["finding"] else ""
 
 
-def families(rows: Rows) -> Rows:
+def by_family(rows: Rows) -> Rows:
     """Return a row for each family of inputs: how often each status was seen, and the worst of each measure."""
     groups: dict[str, Rows] = defaultdict(list)
     for each in measured(rows):
-        groups[family(each["what"])].append(each)
-    failed = [each for each in rows if "error" in each]
-    return [_together(name, group) for name, group in sorted(groups.items())] + failed
+        groups[each["family"]].append(each)
+    return [_together(groups[name]) for name in sorted(groups)] + [each for each in rows if "error" in each]
 
 
-def _together(name: str, rows: Rows) -> Row:
+def _together(rows: Rows) -> Row:
     statuses = Counter(each["status"] for each in rows).most_common()
     worst: Row = max(rows, key=badness)
     return {
         **worst,
-        **{measure: max(each[measure] for each in rows) for measure in ("seconds", "wait_s")},
-        "family": name,
+        **{measure: max(each[measure] for each in rows) for measure in ("seconds", "wait_s", "memory_mb")},
         "inputs": len(rows),
         "statuses": ", ".join(f"{status} ({count:,})" for status, count in statuses),
-        "failures": sum(each["failure"] is not None for each in rows),
-        "memory_mb": max(each["memory"] for each in rows) / 1e6,
+        "failures": sum(bool(each["failure"]) for each in rows),
     }
 
 
-FUZZ = Campaign(
-    name="fuzz",
-    help=__doc__,
-    measure=sent,
-    flags={
-        "--minutes": {"type": POSITIVE, "default": 10, "help": "How long to send inputs; default: 10."},
-        "--inputs": {"type": POSITIVE, "help": "Send this many inputs, however long it takes."},
-        "--seed": {"type": int, "default": 1, "help": "Of all inputs; default: 1."},
-        "--only": {"type": COUNT, "multiple": True, "metavar": "NUMBER...", "help": "Send these inputs alone."},
-        "--at-once": {
-            "type": POSITIVE,
-            "default": 1,
-            "help": f"Inputs to send at once; of several, the last are {SIDE_BY_SIDE} large images of each format.",
-        },
-    },
-    columns="what is sent {family} | inputs {inputs:,} | answered {statuses} | failures {failures:,} | "
-    "slowest, s {seconds:.1f} | bystander waits, s {wait_s:.2f} | memory, MB {memory_mb:,.0f} | "
-    "share of the limit {share_of_limit:.2f} | number of the worst {number:d}",
-    failed=lambda row: bool(row["finding"]),
-    shown=families,
-    note=note,
+@click.command("faults fuzz", cls=Command, help=__doc__)
+@option("--minutes", type=POSITIVE, default=10, help="How long to send inputs.")
+@option("--inputs", type=POSITIVE, help="Send this many inputs, however long it takes.")
+@option("--seed", type=int, default=1, help="Of all inputs.")
+@option("--only", type=COUNT, multiple=True, metavar="NUMBER...", help="Send these inputs alone.")
+@option(
+    "--at-once",
+    type=POSITIVE,
+    default=1,
+    help=f"Inputs to send at once; of several, the last are {SIDE_BY_SIDE} large images of each format.",
 )
+@file_options("json", "markdown")
+def main(minutes: int, inputs: int | None, seed: int, only: Sequence[int], at_once: int, **files: Path | None) -> None:
+    """Send the inputs."""
+    every = Part("inputs", lambda: sent(minutes, inputs, seed, only, at_once), {"campaign": "fuzz"})
+    report([every], COLUMNS, files, failed=lambda row: bool(row["finding"]), note=note, shown=by_family)

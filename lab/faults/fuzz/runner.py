@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
-import msgspec
 import numpy as np
 import psutil
 
@@ -22,17 +21,18 @@ from ensemble_capacity.load.generator import Generator
 from ensemble_capacity.load.load import Arrivals, Target
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import RIGHT, Records, latency_ms, ok, outcome
-from ensemble_serving.transports import Request, once
+from ensemble_serving import Client
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
 from lab.benchmark.workloads import Workload, changed
-from lab.faults.fuzz.inputs import Input
+from lab.faults.fuzz.requests import Input
 from lab.rows import Row, Rows
-from scripts.errors import ScriptError
 from scripts.keys import add
 from scripts.shipped import shipped
 
-# The server's deadline is 30 s, and so is its patience with a connection on which nothing comes.
-DEADLINE_S, GRACE_S = 30.0, 5.0
+HOST = "127.0.0.1"
+URL = f"http://{HOST}:{HTTP_PORT}"
+# The server's deadline is 30 s, and so is its patience with a connection on which nothing comes; and some grace.
+ANSWER_S = 35.0
 MOST_READ = 4 * 1024 * 1024
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 RETRY_AFTER = re.compile(rb"\r\nretry-after: *\d", re.IGNORECASE)
@@ -40,86 +40,6 @@ RETRY_AFTER = re.compile(rb"\r\nretry-after: *\d", re.IGNORECASE)
 GRPC_FAULTS = frozenset({"UNKNOWN", "INTERNAL", "DATA_LOSS", "ABORTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
 # The client has no limits of its own, makes no second attempt, and shares no connection.
 CHANNEL = (("grpc.max_send_message_length", -1), ("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1))
-
-
-class Outcome(NamedTuple):
-    """The status of an answer, or how its connection ended; the time; and the server's fault, None for none."""
-
-    status: str
-    seconds: float
-    failure: str | None
-
-
-@dataclass(frozen=True)
-class Sender:
-    """Sends inputs to a server, each on a connection of its own, because some inputs end their connection."""
-
-    host: str
-    http_port: int
-    grpc_port: int
-
-    async def send(self, sent: Input) -> Outcome:
-        """Send an input; the server has its deadline and some grace to answer."""
-        began = time.monotonic()
-        try:
-            async with asyncio.timeout(DEADLINE_S + GRACE_S):
-                status, failure = await (self._by_grpc(sent) if sent.is_grpc else self._by_http(sent))
-        except TimeoutError:
-            status, failure = "hangs", f"no answer in {DEADLINE_S + GRACE_S:.0f} s"
-        except ConnectionRefusedError:
-            status, failure = "refused", "the connection was refused"
-        return Outcome(status, time.monotonic() - began, failure)
-
-    async def _by_grpc(self, sent: Input) -> tuple[str, str | None]:
-        async with grpc.aio.insecure_channel(f"{self.host}:{self.grpc_port}", options=CHANNEL) as channel:
-            call: Any = channel.unary_unary(sent.where)
-            metadata = (("authorization", f"Bearer {sent.key}"),) if sent.key else ()
-            compression = grpc.Compression.Gzip if sent.packed else None
-            try:
-                await call(sent.content, metadata=metadata, timeout=DEADLINE_S + GRACE_S, compression=compression)
-            except grpc.aio.AioRpcError as err:
-                name, details = err.code().name, err.details() or ""
-                return name, f"{name} {details}" if name in GRPC_FAULTS else None
-            return "OK", None
-
-    async def _by_http(self, sent: Input) -> tuple[str, str | None]:
-        answer = await self._exchange(sent)
-        found = STATUS.match(answer)
-        if found is None:
-            return "closed", "the connection was closed without an answer" if sent.whole else None
-        status = int(found[1])
-        is_refusal = status == 503 and RETRY_AFTER.search(answer) is not None
-        is_fault = status >= 500 and status != 505 and not is_refusal
-        return str(status), f"{status} {answer[-300:]!r}" if is_fault else None
-
-    async def _exchange(self, sent: Input) -> bytes:
-        """Send bytes, and return all that comes until the server closes the connection."""
-        reader, writer = await asyncio.open_connection(self.host, self.http_port)
-        got = bytearray()
-        sending = asyncio.ensure_future(_write(writer, sent))
-        try:
-            with suppress(ConnectionError):
-                while len(got) < MOST_READ and (more := await reader.read(65536)):
-                    got += more
-        finally:
-            sending.cancel()
-            writer.close()
-            with suppress(OSError, asyncio.CancelledError):
-                await sending
-        return bytes(got)
-
-
-async def _write(writer: asyncio.StreamWriter, sent: Input) -> None:
-    with suppress(OSError):
-        writer.write(sent.content)
-        await writer.drain()
-        if not sent.whole:
-            # The server need not wait for the rest.
-            writer.write_eof()
-
-
-HOST = "127.0.0.1"
-URL = f"http://{HOST}:{HTTP_PORT}"
 # What an input that is sent alone may cost: a bystander's wait, and memory per byte sent and besides.
 MOST_WAIT_S = 0.25
 WITH_KEY, WITHOUT_KEY = (8, 64e6), (2, 16e6)
@@ -135,18 +55,65 @@ VITAL = ("ray::", "haproxy", "raylet", "gcs_server")
 ASK_EVERY_S, PATIENCE_S, UNAVAILABLE = 0.05, 60.0, 503
 
 
+@dataclass(frozen=True)
+class Sender:
+    """Sends inputs to a server, each on a connection of its own, because some inputs end their connection."""
+
+    host: str
+    http_port: int
+    grpc_port: int
+
+    async def send(self, sent: Input) -> Row:
+        """Send an input; return the `status` of its answer, or how its connection ended, `seconds`, and `failure`."""
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                status, failure = await (self._by_grpc(sent) if sent.is_grpc else self._by_http(sent))
+        except TimeoutError:
+            status, failure = "hangs", f"no answer in {ANSWER_S:.0f} s"
+        except ConnectionRefusedError:
+            status, failure = "refused", "the connection was refused"
+        return {"status": status, "seconds": time.monotonic() - began, "failure": failure}
+
+    async def _by_grpc(self, sent: Input) -> tuple[str, str]:
+        async with grpc.aio.insecure_channel(f"{self.host}:{self.grpc_port}", options=CHANNEL) as channel:
+            call: Any = channel.unary_unary(sent.where)
+            metadata = (("authorization", f"Bearer {sent.key}"),) if sent.key else ()
+            compression = grpc.Compression.Gzip if sent.packed else None
+            try:
+                await call(sent.content, metadata=metadata, timeout=ANSWER_S, compression=compression)
+            except grpc.aio.AioRpcError as err:
+                name = err.code().name
+                return name, f"{name} {err.details() or ''}" if name in GRPC_FAULTS else ""
+            return "OK", ""
+
+    async def _by_http(self, sent: Input) -> tuple[str, str]:
+        reader, writer = await asyncio.open_connection(self.host, self.http_port)
+        answer = bytearray()
+        try:
+            with suppress(OSError):
+                writer.write(sent.content)
+                if not sent.whole:
+                    # The server need not wait for the rest.
+                    writer.write_eof()
+                while len(answer) < MOST_READ and (more := await reader.read(65536)):
+                    answer += more
+        finally:
+            writer.close()
+        if (found := STATUS.match(answer)) is None:
+            return "closed", "the connection was closed without an answer" if sent.whole else ""
+        status = int(found[1])
+        is_refusal = status == UNAVAILABLE and RETRY_AFTER.search(answer) is not None
+        is_fault = status >= 500 and status != 505 and not is_refusal
+        return str(status), f"{status} {bytes(answer[-300:])!r}" if is_fault else ""
+
+
 class Bystander(Generator):
     """A client that sends an image every 50 ms while it is entered; the first answer is taken as the right one."""
 
     def __init__(self, url: str, image: bytes, key: str = "") -> None:
-        """Ask for the right label, again while the server refuses; raise ScriptError if it does for too long."""
-        request = Request("/classify", image, (("authorization", f"Bearer {key}"),) if key else ())
-        give_up = time.monotonic() + PATIENCE_S
-        while not (response := once(url, request, timeout_s=PATIENCE_S)).ok:
-            if time.monotonic() > give_up:
-                raise ScriptError(f"the bystander was answered {response.status}: {response.body[:200]!r}")
-            time.sleep(ASK_EVERY_S)
-        label = msgspec.json.decode(response.body)["label"]
+        """Request the right label; raises EnsembleError or NoResponse if the server does not answer."""
+        label = asyncio.run(_label(url, image, key))
         target = Target(url, Classify(), (image,), (label,), key=key, timeout_s=PATIENCE_S)
         super().__init__(target, Arrivals(1 / ASK_EVERY_S, "constant"))
 
@@ -160,6 +127,11 @@ class Bystander(Generator):
         while np.count_nonzero((found := self.records())["due"] < until) < due and not self.ended:
             time.sleep(AFTER_S / 10)
         return judged(found[found["done"] > since])
+
+
+async def _label(url: str, image: bytes, key: str) -> str:
+    async with Client(url, key=key or None) as client:
+        return (await client.classify(image)).label
 
 
 def judged(found: Records) -> tuple[float, str]:
@@ -188,27 +160,22 @@ def share_of_limit(sent: Input, wait_s: float, memory: int) -> float:
 
 def badness(row: Row) -> tuple[bool, float]:
     """Return what orders rows of `Runner`, the worst last."""
-    return row["failure"] is not None, row["share_of_limit"]
+    return bool(row["failure"]), row["share_of_limit"]
 
 
 @dataclass
 class Runner:
-    """Sends inputs to a server that a bystander uses.
+    """Sends inputs to a server that a bystander uses, and watches its processes if the server is given.
 
-    A row has an input's `number`, `where`, `what`, `with_key` and `size`, and the `status`, `seconds` and `failure` of
-    `Outcome`. All inputs that were sent at once have one `wait_s`, the bystander's longest wait, and one `memory`, the
-    growth of the processes' peaks in bytes. A `finding` failed, or was sent alone and broke its limit.
-
-    Attributes:
-        sender: sends the inputs.
-        bystander: uses the server meanwhile.
-        server: has the watched processes; None to watch none.
+    A row has an input's `number`, `with_key`, `where`, `family`, `kind` and `size`, and what `Sender.send` returns. All
+    inputs that were sent at once have one `wait_s`, the bystander's longest wait, and one `memory_mb`, the growth of
+    the processes' peaks. A `finding` failed, or was sent alone and broke its limit.
     """
 
     sender: Sender
     bystander: Bystander
     server: Running | None = None
-    _vital: Mapping[int, str] = field(default_factory=dict)
+    _vital: dict[int, str] = field(default_factory=dict)
 
     def alone(self, number: int, sent: Input) -> Row:
         """Send an input alone; after a broken limit, return the least row of some attempts."""
@@ -220,44 +187,41 @@ class Runner:
 
     def volley(self, inputs: Mapping[int, Input]) -> Rows:
         """Send inputs at the same time, by their numbers, and wait for all answers."""
-        return asyncio.run(self._volley(inputs))
-
-    async def _volley(self, inputs: Mapping[int, Input]) -> Rows:
         pids = [process.pid for process in self.server.processes()] if self.server else []
         before, began = {pid: peak(pid, reset=True) for pid in pids}, time.perf_counter()
-        outcomes = await asyncio.gather(*map(self.sender.send, inputs.values()))
-        await asyncio.sleep(AFTER_S)
-        wait_s, wrong = await asyncio.to_thread(self.bystander.report, began)
+        answers = asyncio.run(self._answers(inputs))
+        time.sleep(AFTER_S)
+        wait_s, wrong = self.bystander.report(began)
         memory = sum(max(0, peak(pid) - least) for pid, least in before.items())
         rows: Rows = []
-        for (number, sent), answer in zip(inputs.items(), outcomes, strict=True):
-            row = {"number": number, "where": sent.where, "what": sent.what, "with_key": bool(sent.key)}
+        for (number, sent), answer in zip(inputs.items(), answers, strict=True):
             share = share_of_limit(sent, wait_s, memory) if len(inputs) == 1 else 0.0
-            costs = {"wait_s": wait_s, "memory": memory, "share_of_limit": share}
-            rows.append({**row, "size": sent.size, **answer._asdict(), **costs})
+            described = {name: getattr(sent, name) for name in ("where", "family", "kind", "size")}
+            costs = {"wait_s": wait_s, "memory_mb": memory / 1e6, "share_of_limit": share}
+            rows.append({"number": number, "with_key": bool(sent.key), **described, **answer, **costs})
         if failure := self._lost() or (wrong and f"the bystander was answered {wrong}"):
             rows[-1]["failure"] = failure
         return [{**row, "finding": badness(row) > (False, 1)} for row in rows]
 
+    async def _answers(self, inputs: Mapping[int, Input]) -> Rows:
+        return await asyncio.gather(*map(self.sender.send, inputs.values()))
+
     def _lost(self) -> str:
         """Name the processes that must not end, and have ended."""
-        before, self._vital = self._vital, dict(vital(self.server) if self.server else ())
+        before, self._vital = self._vital, vital(self.server) if self.server else {}
         lost = [name for pid, name in before.items() if pid not in self._vital]
         return f"processes ended: {', '.join(lost)}" if lost else ""
 
 
-def vital(server: Running) -> Iterator[tuple[int, str]]:
-    """Yield the id and the name of each process of the server that must not end."""
+def vital(server: Running) -> dict[int, str]:
+    """Return the name of each process of the server that must not end, by its id."""
+    found = {}
     for process in server.processes():
         with suppress(psutil.Error):
             name = process.name()
             if name.startswith(VITAL) and "IDLE" not in name:
-                yield process.pid, name
-
-
-def document(url: str) -> Any:
-    """Return the OpenAPI document that a server publishes."""
-    return msgspec.json.decode(once(url, Request("/openapi.json", method="GET")).body)
+                found[process.pid] = name
+    return found
 
 
 @contextmanager
@@ -283,4 +247,4 @@ def fuzzed(folder: Path) -> Iterator[tuple[Runner, str]]:
         running(OURS["separate"], load, edit, GIVES_BACK) as server,
         Bystander(URL, photograph.read_bytes(), other) as bystander,
     ):
-        yield Runner(Sender(HOST, HTTP_PORT, GRPC_PORT), bystander, server, dict(vital(server))), key
+        yield Runner(Sender(HOST, HTTP_PORT, GRPC_PORT), bystander, server, vital(server)), key

@@ -1,17 +1,14 @@
 import math
-import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from ensemble_capacity.load.records import DEGRADED, LOST
-from lab.faults import campaign
-from lab.faults.scenarios import FAULTS, SCENARIOS, attack
-from lab.faults.stage import is_whole, sight, watch
+from lab.faults import campaign, scenarios
+from lab.faults.scenarios import COLUMNS, SCENARIOS, sight
+from lab.faults.stage import is_whole, watch
 from lab.rows import table
 from packages.capacity.tests.load.loads import made
 from scripts.errors import ScriptError
@@ -61,7 +58,7 @@ def test_the_results_are_a_table():
     seen = sight(made((0, 0, 1, 200, 0)), 0.0, 1, 2)
     rows = [{"what": scenario.what, **seen} for scenario in SCENARIOS]
     assert len(set(scenario.name for scenario in SCENARIOS)) == len(SCENARIOS)
-    assert len(table(FAULTS.columns, rows).markdown().splitlines()) == 2 + len(SCENARIOS)
+    assert len(table(COLUMNS, rows).markdown().splitlines()) == 2 + len(SCENARIOS)
 
 
 def test_the_exit_status_is_1_if_a_scenario_failed_every_request_or_could_not_be_done(monkeypatch, capsys):
@@ -72,14 +69,14 @@ def test_the_exit_status_is_1_if_a_scenario_failed_every_request_or_could_not_be
 
     statuses = iter((200, 503, None, 200))
     monkeypatch.setattr(campaign, "set_up", lambda: None)
-    faults = replace(FAULTS, measure=measure)
-    faults.main(["members"])
+    monkeypatch.setattr(scenarios, "measure", measure)
+    scenarios.main(["members"])
     with pytest.raises(SystemExit) as end:
-        faults.main(["members"])
+        scenarios.main(["members"])
     assert end.value.code == 1
     assert "members: the first failure was 503 full" in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        faults.main(["members", "haproxy"])
+        scenarios.main(["members", "haproxy"])
     assert "three times: not measured: was not whole again" in capsys.readouterr().out
     assert next(statuses, None) is None
 
@@ -89,22 +86,3 @@ def test_an_unknown_scenario_is_told():
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert "is not one of 'members', " in done.stderr
-
-
-def test_attackers_are_a_process_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    attack(_note_the_process)
-    assert (tmp_path / "pid").read_text() not in {"", str(os.getpid())}
-
-
-def test_an_attack_that_fails_is_told():
-    with pytest.raises(ScriptError, match="ended with 1"):
-        attack(_fail)
-
-
-def _fail():
-    sys.exit(1)
-
-
-def _note_the_process():
-    Path("pid").write_text(str(os.getpid()))

@@ -5,8 +5,8 @@ import json
 import subprocess
 import sys
 import time
-from collections import Counter
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -17,10 +17,10 @@ from deployments.ingress.protocol import services
 from deployments.transformer import decoding
 from deployments.transformer.transformer import TransformerSettings
 from ensemble_capacity.load.records import RIGHT
-from lab.faults.fuzz import inputs as images
-from lab.faults.fuzz.command import LARGE, SHARES, Corpus, families, note
-from lab.faults.fuzz.inputs import CASES, MOST_BYTES, Input, drawn, family
-from lab.faults.fuzz.requests import NOBODY, filled, routes
+from lab.faults.fuzz import images
+from lab.faults.fuzz.command import Corpus, by_family, note
+from lab.faults.fuzz.corpus import CASES
+from lab.faults.fuzz.requests import FAMILIES, LARGE, MOST_BYTES, NOBODY, Input, filled
 from lab.faults.fuzz.runner import Bystander, Runner, Sender, judged, peak, share_of_limit
 from packages.capacity.tests.load.loads import made
 from tests.door import Door
@@ -30,8 +30,8 @@ SEED, KEY = 5, "ens_key"
 # A head of HTTP, whose parts may be large themselves.
 HEAD_BYTES = 256 * 1024
 CHEAP = {
-    "number": 3, "where": "POST /classify", "what": "bodies: nothing", "size": 100, "status": "400", "failure": None,
-    "seconds": 0.1, "wait_s": 0.1, "memory": 0, "share_of_limit": 0.4, "finding": False,
+    "number": 3, "where": "POST /classify", "family": "bodies", "kind": "nothing", "size": 100, "status": "400",
+    "failure": "", "seconds": 0.1, "wait_s": 0.1, "memory_mb": 0, "share_of_limit": 0.4, "finding": False,
 }  # fmt: skip
 ERROR = b'{"error": {"code": "x", "message": "y"}}'
 
@@ -67,15 +67,19 @@ def test_an_input_is_made_of_its_seed_and_number(document, small):
     assert [small.made(number).where for number in numbers] != [other.made(number).where for number in numbers]
 
 
-def test_every_endpoint_is_covered(http, document, small):
-    covered = {where.partition(" ")[2] for where in small.endpoints}
+def test_every_endpoint_is_covered(http, small):
+    covered = {at.where.partition(" ")[2] for at in small.endpoints}
     for template in http._routes:
         asked = template.replace("{version}", "1")
         for parameter in ("{model}", "{region}"):
             asked = asked.replace(parameter, NOBODY)
         assert asked in covered, f"add {template} to `unlisted` of the corpus: the OpenAPI document leaves it out"
     methods = {f"/{one.full_name}/{method.name}" for one in services(None) for method in one.methods}
-    assert set(small.endpoints) == {*routes(document), *methods}
+    assert {at.where for at in small.endpoints if at.is_grpc} == methods
+    # Each endpoint that takes images has a way to carry them.
+    assert {message for message in CASES["messages"]} == {
+        at.message.name for at in small.endpoints if at.is_grpc and at.carriers
+    }
 
 
 def test_a_json_body_of_the_corpus_has_the_fields_of_its_route(document):
@@ -89,19 +93,23 @@ def test_a_json_body_of_the_corpus_has_the_fields_of_its_route(document):
         assert takes_json == path.endswith(tuple(CASES["documents"])), path
 
 
-def test_every_kind_can_be_made_and_is_no_larger_than_the_limit(document, small):
-    large = Corpus(document, SEED, KEY)
-    assert set(SHARES) - {LARGE} <= set(small.kinds)
-    assert set(large.kinds) - set(small.kinds) == {LARGE}
-    kinds = {what: each for own in small.endpoints.values() for what, each in own.items()}
-    for what, strategy in list(kinds.items())[::3]:
-        sent = drawn(strategy, what)
-        assert sent.content or sent.is_grpc
-        assert len(sent.content) <= MOST_BYTES + HEAD_BYTES
-        assert sent.is_grpc or (KEY.encode() in sent.content) == bool(sent.key)
-    assert max(large.made(number).size for number in range(8)) <= MOST_BYTES + HEAD_BYTES
-    seen = Counter(family(small.made(number).what) for number in range(60))
-    assert len(seen) > len(small.kinds) / 3
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_makes_inputs_that_are_no_larger_than_the_limit(document, small, family):
+    _, fits, make = FAMILIES[family]
+    for number, at in enumerate(each for each in small.endpoints if fits(each)):
+        for size in (8, 2**10, MOST_BYTES) if number < 2 else (2**10,):
+            sent = make(at, Random(f"{family} {number}"), size).keyed(KEY)
+            assert sent.where == at.where
+            assert sent.kind
+            assert sent.content or sent.is_grpc
+            assert len(sent.content) <= MOST_BYTES + HEAD_BYTES
+            assert sent.is_grpc or (KEY.encode() in sent.content) == bool(sent.key)
+
+
+def test_every_family_is_drawn_and_large_images_only_where_inputs_may_be_large(document, small):
+    assert {small.made(number).family for number in range(400)} == set(FAMILIES) - {LARGE}
+    large = Corpus(document, SEED, KEY)._families
+    assert set(large) == set(FAMILIES)
 
 
 @pytest.mark.parametrize("name", images.FORMATS)
@@ -149,32 +157,31 @@ ANSWERS = {
     b"": answered(b"200 OK"),
 }
 JUDGED = {
-    "good": ({"content": b"x"}, "200", None),
-    "failed": ({"content": b"fail"}, "500", "500"),
-    "refused": ({"content": b"full"}, "503", None),
-    "an error of the caller": ({"content": b"wrong"}, "422", None),
-    "left": ({"content": b"leave"}, "closed", "without an answer"),
-    "left with half a request": ({"content": b"leave", "whole": False}, "closed", None),
-    "not gRPC": ({"content": b"", "is_grpc": True}, "UNAVAILABLE", "UNAVAILABLE"),
+    "good": (Input("GET /", "", b"x"), "200", ""),
+    "failed": (Input("GET /", "", b"fail"), "500", "500"),
+    "refused": (Input("GET /", "", b"full"), "503", ""),
+    "an error of the caller": (Input("GET /", "", b"wrong"), "422", ""),
+    "left": (Input("GET /", "", b"leave"), "closed", "without an answer"),
+    "left with half a request": (Input("GET /", "", b"leave", whole=False), "closed", ""),
+    "not gRPC": (Input("/a/b", "", b""), "UNAVAILABLE", "UNAVAILABLE"),
 }
 
 
 @pytest.mark.parametrize("name", JUDGED)
 async def test_what_comes_back_is_judged(name):
-    fields, status, failure = JUDGED[name]
+    sent, status, failure = JUDGED[name]
     async with Server() as server:
-        outcome = await Sender("127.0.0.1", server.port, server.port).send(Input("/a/b", name, **fields))
-    assert outcome.status == status
-    assert (outcome.failure is None) == (failure is None)
-    if failure is not None:
-        assert failure in outcome.failure
+        answer = await Sender("127.0.0.1", server.port, server.port).send(sent)
+    assert answer["status"] == status
+    assert bool(answer["failure"]) == bool(failure)
+    assert failure in answer["failure"]
 
 
 async def test_a_server_that_is_not_there_has_failed():
     async with Server() as server:
         port = server.port
-    outcome = await Sender("127.0.0.1", port, port).send(Input("", "x", b"x"))
-    assert (outcome.status, outcome.failure) == ("refused", "the connection was refused")
+    answer = await Sender("127.0.0.1", port, port).send(Input("GET /", "", b"x"))
+    assert (answer["status"], answer["failure"]) == ("refused", "the connection was refused")
 
 
 class Reports:
@@ -190,13 +197,14 @@ class Reports:
 async def test_inputs_are_sent_at_once_and_a_bystander_is_heard():
     async with Server() as server:
         sender = Sender("127.0.0.1", server.port, server.port)
-        inputs = {number: Input("", f"some: {number}", b"fail" if number % 2 else b"x") for number in range(5)}
+        content = {0: b"x", 1: b"fail"}
+        inputs = {number: Input("GET /", f"{number}", content[number % 2], family="some") for number in range(5)}
         rows = await asyncio.to_thread(Runner(sender, Reports(0.5)).volley, inputs)
         assert [row["status"] for row in rows] == ["200", "500", "200", "500", "200"]
         assert [row["number"] for row in rows if row["finding"]] == [1, 3]
         [row] = await asyncio.to_thread(Runner(sender, Reports(0.1, wrong="dog, not cat")).volley, {0: inputs[0]})
         assert row["failure"] == "the bystander was answered dog, not cat"
-    [shown] = families(rows)
+    [shown] = by_family(rows)
     assert (shown["family"], shown["inputs"], shown["statuses"], shown["failures"]) == (
         "some",
         5,
@@ -204,7 +212,7 @@ async def test_inputs_are_sent_at_once_and_a_bystander_is_heard():
         2,
     )
     assert shown["number"] in {1, 3}
-    assert note(rows[1]).startswith("1: , some: 1: 500")
+    assert note(rows[1]).startswith("1: GET /, some: 1: 500")
     assert note(rows[0]) == ""
 
 
@@ -212,12 +220,12 @@ async def test_inputs_are_sent_at_once_and_a_bystander_is_heard():
 async def test_what_breaks_a_limit_by_chance_is_sent_again(waits, told):
     async with Server() as server:
         runner = Runner(Sender("127.0.0.1", server.port, server.port), Reports(*waits))
-        row = await asyncio.to_thread(runner.alone, 7, Input("", "a: b", b"x"))
+        row = await asyncio.to_thread(runner.alone, 7, Input("GET /", "a", b"x"))
     assert (row["wait_s"], row["finding"]) == (told, told > 0.25)
 
 
 def test_the_limits():
-    shown, large = Input("", "", b"x" * 100, "key"), Input("", "", b"x" * 10_000_000)
+    shown, large = Input("GET /", "", b"x" * 100, key="key"), Input("GET /", "", b"x" * 10_000_000)
     assert share_of_limit(shown, 0.1, 0) == pytest.approx(0.4)
     assert share_of_limit(shown, 0.3, 0) > 1
     assert share_of_limit(shown, 0.1, 20_000_000) < 1
@@ -227,9 +235,9 @@ def test_the_limits():
 
 def test_a_family_names_its_worst_input_and_a_failure_is_worse_than_a_cost():
     slow = {**CHEAP, "number": 4, "wait_s": 9.0, "share_of_limit": 36.0}
-    [row] = families([CHEAP, slow, {**CHEAP, "number": 5, "wait_s": 8.0, "share_of_limit": 32.0}])
+    [row] = by_family([CHEAP, slow, {**CHEAP, "number": 5, "wait_s": 8.0, "share_of_limit": 32.0}])
     assert (row["family"], row["wait_s"], row["share_of_limit"], row["number"]) == ("bodies", 9.0, 36.0, 4)
-    [row] = families([CHEAP, slow, {**CHEAP, "number": 6, "failure": "500 oh"}])
+    [row] = by_family([CHEAP, slow, {**CHEAP, "number": 6, "failure": "500 oh"}])
     assert (row["failures"], row["number"]) == (1, 6)
 
 
@@ -252,7 +260,8 @@ def test_the_peak_of_memory_is_seen():
 
 
 def test_a_bystander_reports_what_was_wrong():
-    later = [Reply(body=b'{"label": "cat"}'), Reply(503, b"full"), Reply(body=b'{"label": "dog"}')]
+    cat = {"label": "cat", "index": 3, "probability": 0.5, "top": [], "model_versions": {}, "trace_id": "0" * 32}
+    later = [Reply(body=json.dumps(cat).encode()), Reply(503, b"full"), Reply(body=b'{"label": "dog"}')]
 
     def answer(asked):
         assert asked.headers["authorization"] == "Bearer k"

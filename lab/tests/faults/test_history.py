@@ -28,11 +28,11 @@ def answer(image, version=1, hit_age=None, **more):
 def asked(image, at, status=200, user="", **details):
     number = f"r{at}"
     content = answer(image, **details) if status == 200 else {"error": details}
-    return Record("image", image, at, at + 0.5, status, content, user, number, number)
+    return Record("image", image, user, number, at, at + 0.5, status, content, number)
 
 
 def label(kind, subject, at, status, code=""):
-    return Record(kind, subject, at, at + 0.1, status, {"error": {"code": code}} if code else {"accepted": 1})
+    return Record(kind, subject, "", "", at, at + 0.1, status, {"error": {"code": code}} if code else {"accepted": 1})
 
 
 def history(*records, **more):

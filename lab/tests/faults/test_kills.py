@@ -5,27 +5,23 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from lab.faults import kills
-from lab.faults.kills import KILLS, PARTS, Broken, Served, shown
-from lab.rows import table
+from lab.faults import campaign, kills
+from lab.faults.kills import PARTS, Broken, Served
 
-FATES = [
-    {"number": 1, "killed": "HAProxy", "moment": "load", "outcome": "healed", "cleared": 0, "failure": ""},
-    {"number": 2, "killed": "HAProxy", "moment": "load", "outcome": "late", "cleared": 0, "failure": "a traceback"},
-    {"number": 3, "killed": "GCS", "moment": "stop", "outcome": "ended", "cleared": 7, "failure": ""},
-    {"campaign": "kills", "error": "another Ray was ended"},
-]
+FATE = {"number": 1, "killed": "HAProxy", "moment": "load", "outcome": "healed", "cleared": 0, "failure": ""}
 
 
-def test_each_part_at_each_moment_has_a_line():
-    found = table(KILLS.columns, shown(FATES))
-    assert found.lines[:2] == [
-        ["GCS", "stop", "1", "0", "1", "0", "7", "0"],
-        ["HAProxy", "load", "2", "1", "0", "1", "0", "1"],
-    ]
-    assert "another Ray was ended" in found.markdown()
-    assert [bool(KILLS.failed(row)) for row in FATES[:3]] == [False, True, False]
-    assert KILLS.note(FATES[1]) == "kill 2, HAProxy at its load: a traceback"
+def test_each_kill_has_a_line_and_a_broken_rule_ends_with_1(monkeypatch, tmp_path):
+    fates = [FATE, {**FATE, "number": 2, "outcome": "late", "cleared": 7}]
+    monkeypatch.setattr(campaign, "set_up", lambda: None)
+    monkeypatch.setattr(kills, "measure", lambda *_: fates)
+    kills.main(["--markdown", str(tmp_path / "kills.md")])
+    *_, first, second = (tmp_path / "kills.md").read_text().splitlines()
+    assert (first, second) == ("| 1 | HAProxy | load | healed | 0 |  |", "| 2 | HAProxy | load | late | 7 |  |")
+    fates.append({**FATE, "failure": "the server printed a traceback"})
+    with pytest.raises(SystemExit) as end:
+        kills.main([])
+    assert end.value.code == 1
 
 
 @pytest.fixture
@@ -34,7 +30,7 @@ def small(tmp_path):
     made = []
 
     def make(script):
-        made.append(Served(tmp_path / "log", (sys.executable, "-u", "-c", script)))
+        made.append(Served("it", tmp_path / "log", (sys.executable, "-u", "-c", script)))
         return made[-1]
 
     yield make
@@ -65,8 +61,8 @@ def test_what_ignores_ctrl_c_is_told_and_ended(small, monkeypatch):
     monkeypatch.setattr(kills, "END_S", 0.1)
     server = small(f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print('on'); {WAITING}")
     assert server.until(lambda: "on" in server.told(), 30)
-    with pytest.raises(Broken, match=r"it did not end 0 s after Ctrl-C: on"):
-        server.stop("it")
+    with pytest.raises(Broken, match=r"it did not end 0 s after Ctrl-C: on"), server:
+        pass
     assert server.process.poll() is not None
 
 

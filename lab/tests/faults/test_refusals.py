@@ -3,7 +3,7 @@ import pytest
 from ensemble_capacity.load.load import Arrivals, Closed
 from ensemble_capacity.load.records import LOST, RETRY
 from lab.faults import refusals
-from lab.faults.refusals import LOADS, REFUSALS, result, sent
+from lab.faults.refusals import COLUMNS, LOADS, note, result, sent
 from lab.rows import table
 from packages.capacity.tests.load.loads import made
 from tests.local_servers import HttpServer, Reply, refusal
@@ -43,7 +43,7 @@ def test_each_load_is_as_it_says():
 def test_a_line_of_the_table(share, told):
     row = {"what": "a load", "rate": 10.4, "share": 0.951, "refused": 1234, "failed": 0, "others": {}}
     row |= {"p99_ms": 1500.2, "at_first_retry": share, "growth_mb": 3.6}
-    [line] = table(REFUSALS.columns, [row]).lines
+    [line] = table(COLUMNS, [row]).lines
     assert line == ["a load", "10", "0.95", "1,234", "0", "1,500", told, "+4 MB"]
-    assert REFUSALS.note(row) == ""
-    assert "2 with 500" in REFUSALS.note({**row, "others": {"500": 2}})
+    assert note(row) == ""
+    assert "2 with 500" in note({**row, "others": {"500": 2}})
