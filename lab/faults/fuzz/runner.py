@@ -77,11 +77,12 @@ class Sender:
 
     async def _by_grpc(self, sent: Input) -> tuple[str, str]:
         async with grpc.aio.insecure_channel(f"{self.host}:{self.grpc_port}", options=CHANNEL) as channel:
-            call: Any = channel.unary_unary(sent.where)
+            # A stream, too, is answered by its first message.
+            method: Any = channel.unary_stream(sent.where)
             metadata = (("authorization", f"Bearer {sent.key}"),) if sent.key else ()
             compression = grpc.Compression.Gzip if sent.packed else None
             try:
-                await call(sent.content, metadata=metadata, timeout=ANSWER_S, compression=compression)
+                await method(sent.content, metadata=metadata, timeout=ANSWER_S, compression=compression).read()
             except grpc.aio.AioRpcError as err:
                 name = err.code().name
                 return name, f"{name} {err.details() or ''}" if name in GRPC_FAULTS else ""
