@@ -1,0 +1,141 @@
+"""Predicts drawn configurations under drawn loads by `ensemble plan`, and measures them in another server.
+
+A configuration is drawn from models, placement, batching and threads; its loads from those that a profile reaches and
+did not measure. A figure is right if what is measured lies in its interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+from random import Random
+from typing import Any
+
+from ensemble_capacity.load.load import Arrivals, Closed, Mode
+from ensemble_capacity.plan import profile as profiles
+from ensemble_capacity.plan.model import FIGURES, WIDE, Profile, predict
+from ensemble_capacity.serving import loaded, serving
+from lab.benchmark.workloads import Placement, changed, workload
+from lab.experiments.experiment import declared
+from lab.pictures import Bar, Groups
+from lab.rows import Part, Row, Rows, measured
+
+CONFIGURATIONS, CLOSED, OPEN = 10, 2, 2
+MODELS = "photographs", "embedded"
+PLACEMENTS: tuple[Placement, ...] = ("colocated", "separate")
+SETTINGS = {
+    "max_batch_size": (4, 8, 16, 32),
+    "batch_wait_ms": (0, 2, 10),
+    "max_concurrent_batches": (1, 2),
+}
+THREADS = (None, 1, 2)
+# Rates of open loops, as shares of the highest measured rate.
+SHARES = (0.2, 0.75)
+NAMES = {"requests_per_s": "requests per second", "p50_ms": "p50", "p99_ms": "p99"}
+
+
+def parts(seconds: float) -> Sequence[Part]:
+    """Make each drawn configuration a part; every model and placement has its turn."""
+    found, draw = [], Random(0)
+    kinds = list(product(MODELS, PLACEMENTS))
+    for number in range(CONFIGURATIONS):
+        models, placement = kinds[number % len(kinds)]
+        ingress = {name: draw.choice(some) for name, some in SETTINGS.items()}
+        threads = draw.choice(THREADS)
+        key = {"number": number + 1, "models": models, "placement": placement, **ingress, "threads": threads or "open"}
+        measure = partial(compared, models, placement, ingress, threads, seconds, number)
+        found.append(Part(f"configuration {number + 1}", measure, key))
+    return found
+
+
+def compared(
+    models: str, placement: Placement, ingress: Mapping[str, Any], threads: int | None, seconds: float, seed: int
+) -> Iterator[Row]:
+    """Profile a configuration, and compare predictions with loads of a server that is started anew."""
+    load = workload(models, "float32")
+    config = load.config(placement, 8000, 9000)
+    changed({"ingress": ingress}, {"threads": threads})(config)
+    images = [path.read_bytes() for path in load.images]
+    profile = profiles.measure(config, images)
+    with serving(profiles.fixed(config)) as url:
+        for mode in loads(profile, Random(seed)):
+            row, told = loaded(url, images, mode, seconds), predict(profile, mode)
+            seen = row.requests_per_s, row.percentiles_ms["p50"], row.percentiles_ms["p99"]
+            yield {
+                "load": told.load,
+                "requests": row.requests,
+                "failed": row.failed,
+                **{name: float(value) for name, value in zip(FIGURES, seen, strict=True)},
+                **{f"{name}_bounds": list(told.intervals[name]) for name in FIGURES},
+            }
+
+
+def loads(profile: Profile, draw: Random) -> Sequence[Mode]:
+    """Draw loads that a profile reaches: numbers of clients that it has not measured, and Poisson arrivals."""
+    known = {*(loop.clients for loop in profile.loops), *(each.load for each in profile.checked(closed=True))}
+    clients = [n for n in range(1, int(profile.reach(closed=True))) if n not in known]
+    most = max(loop.requests_per_s for loop in profile.loops)
+    rates = [draw.uniform(*SHARES) * most for _ in range(OPEN)]
+    # Arrivals of their own for each, as `profiles.measure` has other ones.
+    arrivals = [Arrivals(rate, seed=draw.randrange(100, 10_000)) for rate in rates]
+    return [*map(Closed, draw.sample(clients, CLOSED)), *arrivals]
+
+
+def holds(row: Row, name: str) -> bool | None:
+    """Tell whether a measured figure lies in its predicted interval; None for a rate that the server keeps up with.
+
+    Such a rate is the rate that is sent, and nothing is predicted.
+    """
+    low, high = row[f"{name}_bounds"]
+    return None if low == high else bool(low <= row[name] <= high)
+
+
+def shown(rows: Rows) -> Rows:
+    """Write each figure beside its interval, and mark the figures outside."""
+    found = []
+    for row in rows:
+        if "error" not in row:
+            row = {**row, **{f"{name}_told": _told(row, name) for name in FIGURES}}
+        found.append(row)
+    return found
+
+
+def _told(row: Row, name: str) -> str:
+    low, high = row[f"{name}_bounds"]
+    digits = 0 if high >= 100 else 1
+    if (held := holds(row, name)) is None:
+        return f"{row[name]:.{digits}f}"
+    return f"{row[name]:.{digits}f} ({low:.{digits}f} to {high:.{digits}f}){'' if held else ', outside'}"
+
+
+def notes(rows: Rows) -> Sequence[str]:
+    """Count the figures in their intervals, and the intervals that are wide."""
+    good = measured(rows)
+    whole = sum(all(holds(row, name) is not False for name in FIGURES) for row in good)
+    bounds = [row[f"{name}_bounds"] for row in good for name in FIGURES if holds(row, name) is not None]
+    wide = sum(high > WIDE * low for low, high in bounds)
+    return [
+        f"In their intervals: {', '.join(f'{NAMES[name]} {held} of {n}' for name, held, n in counts(good))}.",
+        f"Every figure of {whole} of {len(good)} predictions is in its interval.",
+        f"{wide} of {len(bounds)} intervals are wider than twice their lower end.",
+    ]
+
+
+def counts(rows: Rows) -> Sequence[tuple[str, int, int]]:
+    """Count by figure the measurements in their intervals, and all that have an interval."""
+    judged = {name: [held for row in rows if (held := holds(row, name)) is not None] for name in FIGURES}
+    return [(name, sum(found), len(found)) for name, found in judged.items()]
+
+
+def picture(rows: Rows) -> Groups:
+    """Draw the share of the measurements in their intervals, by models and figure."""
+    groups = []
+    for models in MODELS:
+        found = counts([row for row in measured(rows) if row["models"] == models])
+        bars = [Bar(NAMES[name], 100 * held / n, f"{held} of {n}", True) for name, held, n in found if n]
+        groups.append((models, bars))
+    return groups
+
+
+PREDICTIONS = declared("predictions", parts=parts, shown=shown, notes=notes, picture=picture)
