@@ -1,7 +1,7 @@
 """Predicts drawn configurations under drawn loads by `ensemble plan`, and measures them in another server.
 
-A configuration is drawn from models, placement, batching and threads; its loads from those that a profile reaches and
-did not measure. A figure is right if what is measured lies in its interval.
+A configuration is drawn from models, placement, batching and threads; its loads from the loads that a
+profile reaches and did not measure. A prediction holds if the measured figure lies in its interval.
 """
 
 from __future__ import annotations
