@@ -80,6 +80,8 @@ logger = logging.getLogger("ray.serve")
 LATE = 0.01
 # Calls that have piled up are to be done within this time, besides those that come.
 CATCH_UP_S = 1.0
+# A burst is seen in the calls of so many seconds, if their number is above the mean by so many standard deviations.
+RECENT_S, CERTAIN = (1.0, 2.0, 4.0), 2.5
 # What a replica reports besides the calls that have arrived.
 REPORTED = ("alone_s", "alone_calls", "spread", "running_requests")
 Series = Mapping[Any, Any]
@@ -174,15 +176,9 @@ def measured(metrics: Mapping[str, Series]) -> tuple[Load, float] | None:
     Args:
         metrics: by name and replica what `AutoscalingStats.stats` returned, as a series of values with their times.
     """
-    arrived = [series for series in metrics.get("arrived", {}).values() if len(series) > 1]
-    rates = [
-        (series[-1].value - series[0].value) / (series[-1].timestamp - series[0].timestamp)
-        for series in arrived
-        if series[-1].timestamp > series[0].timestamp
-    ]
-    if not rates:
+    if (rate := arriving(list(metrics.get("arrived", {}).values()))) is None:
         return None
-    rate, last = sum(rates), {name: _last(metrics.get(name, {})) for name in REPORTED}
+    last = {name: _last(metrics.get(name, {})) for name in REPORTED}
     calls = last["alone_calls"]
     alone_s = _median([(last["alone_s"].get(replica, 0.0), calls[replica]) for replica in calls])
     # What no duration of a model comes near is a disturbance.
@@ -190,6 +186,29 @@ def measured(metrics: Mapping[str, Series]) -> tuple[Load, float] | None:
     # Twice what is usually under way is chance, and more has piled up.
     piled_up = max(0.0, sum(last["running_requests"].values()) - 2 * rate * alone_s - 2)
     return Load(rate, alone_s, spread), piled_up
+
+
+def arriving(counts: Sequence[Sequence[Any]]) -> float | None:
+    """Return the rate at which calls arrive at all replicas, per second; None if no replica has reported twice.
+
+    It is the mean over all that replicas have reported. A burst of a second hardly moves that mean, so the result is
+    higher where the last seconds prove a higher rate, by more than chance.
+    """
+    mean = _rate(counts, math.inf)
+    if mean is None:
+        return None
+    recent = [(_rate(counts, seconds) or 0.0, seconds) for seconds in RECENT_S]
+    return max(mean, *(rate - CERTAIN * math.sqrt(rate / seconds) for rate, seconds in recent))
+
+
+def _rate(counts: Sequence[Sequence[Any]], seconds: float) -> float | None:
+    """Sum the mean rates of all replicas' counts over the last seconds."""
+    rates = []
+    for series in counts:
+        latest = [each for each in series if each.timestamp >= series[-1].timestamp - seconds]
+        if len(latest) > 1 and latest[-1].timestamp > latest[0].timestamp:
+            rates.append((latest[-1].value - latest[0].value) / (latest[-1].timestamp - latest[0].timestamp))
+    return sum(rates) if rates else None
 
 
 def _last(of: Series) -> dict[Any, float]:

@@ -4,11 +4,12 @@ from dataclasses import dataclass, field
 from random import Random
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from deployments.contract.autoscaling_stats import AutoscalingStats
 from deployments.contract.errors import ConfigurationError
-from graph.scaling.latency import LatencyTarget, Load, measured, needed, waiting_longer
+from graph.scaling.latency import LatencyTarget, Load, arriving, measured, needed, waiting_longer
 
 
 @dataclass
@@ -108,6 +109,29 @@ def test_one_disturbance_is_not_taken_for_the_spread_of_durations():
 
 def test_calls_that_piled_up_count_besides():
     assert measured(metrics(60, under_way=64.4)) == (Load(pytest.approx(60), 0.02), pytest.approx(60))
+
+
+def counted_calls(*rates):
+    """What a replica reports every half second, of a rate in each second."""
+    points = [Point(0.0, 0.0)]
+    for rate in [rate for rate in rates for _ in range(2)]:
+        points.append(Point(points[-1].timestamp + 0.5, points[-1].value + rate / 2))
+    return points
+
+
+def test_a_burst_counts_before_it_is_in_the_mean():
+    steady, burst = [18] * 10, [18] * 8 + [60] * 2
+    found, half = arriving([counted_calls(*burst)]), [rate / 2 for rate in burst]
+    assert arriving([counted_calls(*steady)]) == pytest.approx(18)
+    assert found > 1.5 * 26.4
+    assert arriving([counted_calls(*half)] * 2) == pytest.approx(found)
+
+
+def test_chance_is_not_taken_for_a_burst():
+    draw = np.random.default_rng(0)
+    found = [arriving([counted_calls(*draw.poisson(18, 10))]) for _ in range(200)]
+    # A mean over ten seconds itself varies by 1.3.
+    assert np.mean([each > 18 + 3 * 1.34 for each in found]) < 0.05
 
 
 @pytest.mark.parametrize("reported", [{}, {"arrived": {"r0": [Point(1.0, 3.0)]}}, None])
