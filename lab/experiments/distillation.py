@@ -1,4 +1,4 @@
-"""Students that learn from labels, by Hinton's distillation and by DIST, in two widths and for two sizes of images.
+"""Students that learn from labels, by Hinton's distillation and by DIST, for two sizes of images.
 
 The teachers are the bundled ResNet and DenseNet together. All students are judged by images that they do not learn,
 with which the teachers were trained, too.
@@ -27,7 +27,7 @@ from lab.experiments.experiment import declared, training_images
 from lab.rows import Part, Row, Rows
 from lab.training.recipe import Recipe
 
-LEARNT, JUDGED, EPOCHS, SEEDS, WIDTHS, SIZES, MIXTURES = 20_000, 10_000, 12, (1, 2, 3), (0.25, 0.5), (32, 20), 2
+LEARNT, JUDGED, EPOCHS, SEEDS, WIDTH, SIZES, MIXTURES = 20_000, 10_000, 12, (1, 2, 3), 0.5, (32, 20), 2
 LABELS, MIXED, HINTON, DIST, TEACHERS = "labels", "labels, mixed images", "Hinton", "DIST", "both teachers alone"
 # What each way changes; the mixed images and the teachers are the same for all that have them.
 WAYS: dict[str, dict[str, Any]] = {
@@ -40,10 +40,9 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Student:
-    """One to train: its size in two ways, how it learns, and the seed of everything random."""
+    """One to train: the edge of its images, how it learns, and the seed of everything random."""
 
     size: int
-    width: float
     way: str
     seed: int
 
@@ -55,7 +54,7 @@ class Student:
             "student",
             epochs=EPOCHS,
             seed=self.seed,
-            width=self.width,
+            width=WIDTH,
             hold_out=max(JUDGED, images - LEARNT),
             batch_size=500,
             learning_rate=0.12,
@@ -113,7 +112,7 @@ class School:
 
 def students() -> list[Student]:
     """List the students."""
-    return [Student(size, width, way, seed) for size, seed, width, way in product(SIZES, SEEDS, WIDTHS, WAYS)]
+    return [Student(size, way, seed) for size, seed, way in product(SIZES, SEEDS, WAYS)]
 
 
 def parts(seconds: float) -> Sequence[Part]:
@@ -124,27 +123,27 @@ def parts(seconds: float) -> Sequence[Part]:
 
 
 def shown(rows: Rows) -> Rows:
-    """Join the seeds of a shape and way of learning, beside the seeds that learnt from labels."""
-    by: dict[tuple[Any, ...], Rows] = {}
+    """Join the seeds of a size and way of learning, beside the seeds that learnt from labels."""
+    by: dict[tuple[int, str], Rows] = {}
     for row in rows:
-        by.setdefault((row["size"], row.get("width"), row["way"]), []).append(row)
+        by.setdefault((row["size"], row["way"]), []).append(row)
     mean = {key: statistics.mean(row["top1"] for row in own) for key, own in by.items()}
     found = []
-    for (size, width, way), own in by.items():
+    for (size, way), own in by.items():
         tops = [row["top1"] for row in own]
-        row = {**own[0], "top1": mean[size, width, way], "seeds": ", ".join(f"{each:.2f}" for each in tops)}
+        row = {**own[0], "top1": mean[size, way], "seeds": ", ".join(f"{each:.2f}" for each in tops)}
         row |= {"wrong": 100 - row["top1"], "low": 100 - max(tops), "high": 100 - min(tops)}
         if way not in {LABELS, TEACHERS}:
-            row["gain"] = row["top1"] - mean[size, width, LABELS]
+            row["gain"] = row["top1"] - mean[size, LABELS]
         found.append(row)
-    return sorted(found, key=lambda row: (row["way"] != TEACHERS, -row["size"], row.get("width", 0)))
+    return sorted(found, key=lambda row: (row["way"] != TEACHERS, -row["size"]))
 
 
 def compare(rows: Rows) -> Mapping[str, str]:
-    """Compare what smaller images cost, and what the whole recipe gives, at the widest student."""
-    wrong = {(row["size"], row["way"]): row["wrong"] for row in rows if row.get("width") == max(WIDTHS)}
+    """Compare what smaller images cost, and what the whole recipe gives."""
+    wrong = {(row["size"], row["way"]): row["wrong"] for row in rows}
     large, small = max(SIZES), min(SIZES)
-    best = min((way for size, way in wrong if size == small), key=lambda way: wrong[small, way])
+    best = min(WAYS, key=lambda way: wrong[small, way])
 
     def errors(size: int, way: str, base: float | None = None) -> str:
         change = "" if base is None else f", {100 * (wrong[size, way] / base - 1):+.0f} %"

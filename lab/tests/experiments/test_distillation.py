@@ -7,7 +7,7 @@ from lab.experiments.distillation import DIST, HINTON, LABELS, MIXED, WAYS, Scho
 
 
 def test_students_differ_in_what_is_compared_and_in_nothing_else():
-    assert len(set(students())) == len(students()) == 2 * 2 * 3 * len(WAYS)
+    assert len(set(students())) == len(students()) == 2 * 3 * len(WAYS)
     recipes = {each.way: each.recipe(50_000).to_json() for each in students()[: len(WAYS)]}
     changed = {
         name for name in recipes[MIXED] if len({str(recipes[way][name]) for way in (MIXED, HINTON, DIST)}) > 1
@@ -19,7 +19,7 @@ def test_students_differ_in_what_is_compared_and_in_nothing_else():
 
 def test_seeds_are_together_beside_those_by_labels():
     def row(size, way, seed):
-        return {"size": size, "width": 0.5, "way": way, "seed": seed, "cpu_ms": 1.0}
+        return {"size": size, "way": way, "seed": seed, "cpu_ms": 1.0}
 
     rows = [
         {**row(size, way, seed), "top1": size + seed + 5.0 * (way != LABELS)}
@@ -44,6 +44,6 @@ def test_students_are_trained_and_judged(draw, monkeypatch):
         monkeypatch.setattr(distillation, name, value)
     school = School(draw(dict.fromkeys(find(DEFAULT_ROOT, "resnet").labels, 6), (32, 32)))
     for way in (LABELS, MIXED):
-        [row] = school.train(Student(16, 0.25, way, 1))
+        [row] = school.train(Student(16, way, 1))
         assert 0 <= row["top1"] <= 100
         assert min(row["mmac"], row["cpu_ms"]) > 0
