@@ -1,10 +1,12 @@
 from random import Random
 
+import numpy as np
 import pytest
 
 from ensemble_capacity.plan.model import Check, Loop, Profile
 from lab.experiments import predictions
 from lab.experiments.predictions import CLOSED, CONFIGURATIONS, MODELS, PLACEMENTS, holds, loads, notes, parts
+from scripts.shipped import CHECKOUT
 
 
 def row(p99_ms, **changes):
@@ -53,3 +55,23 @@ def test_a_figure_outside_its_interval_is_counted_and_marked():
 def test_the_picture_has_each_figure_with_an_interval(models):
     groups = dict(predictions.picture([row(30.0, models=models), row(46.0, models=models)]))
     assert [(bar.label, bar.text) for bar in groups[models]] == [("p50", "2 of 2"), ("p99", "1 of 2")]
+
+
+def percentiles(load, seconds, draw, took_s=0.035):
+    """The p50 and the p99 of Poisson arrivals at one simulated server, milliseconds."""
+    arrivals = np.sort(draw.uniform(0, seconds, draw.poisson(load / took_s * seconds)))
+    end, latencies = 0.0, []
+    for arrival, took in zip(arrivals, took_s * draw.normal(1, 0.15, len(arrivals)).clip(0.5), strict=True):
+        end = max(end, arrival) + took
+        latencies.append(1000 * (end - arrival))
+    return np.percentile(latencies, [50, 99])
+
+
+@pytest.mark.parametrize(("load", "p50", "p99"), [(0.3, 1.1, 2.0), (0.5, 1.2, 2.4), (0.65, 1.5, 3.0), (0.8, 2.1, 4.3)])
+def test_two_loads_alike_differ_by_chance_as_the_page_says(load, p50, p99):
+    draw = np.random.default_rng(0)
+    ratios = np.array([percentiles(load, 40, draw) / percentiles(load, 40, draw) for _ in range(200)])
+    low, high = np.quantile(ratios, [0.025, 0.975], axis=0)
+    assert high / low == pytest.approx([p50, p99], rel=0.25)
+    page = (CHECKOUT / "docs/experiments/overload.md").read_text(encoding="utf-8")
+    assert f"| {load} | {p50} | {p99} |" in page
