@@ -180,6 +180,8 @@ class Predictor:
         rows = len(pixels)
         if self._batch_limit and rows < self._batch_limit:
             pixels = np.concatenate([pixels, np.zeros((self._batch_limit - rows, *pixels.shape[1:]), np.uint8)])
+        # OpenVINO reads the array's own memory, which the callback keeps; its way for any input takes twice the time.
+        tensor = ov.Tensor(np.require(pixels, requirements=("C", "W")), shared_memory=True)
         with work.elsewhere():
             request = await self._idle.get()
         began_ns = time.time_ns()
@@ -199,8 +201,6 @@ class Predictor:
             finally:
                 self._free(request)
 
-        # OpenVINO reads the array's own memory, which the callback keeps; its way for any input takes twice the time.
-        tensor = ov.Tensor(np.require(pixels, requirements=("C", "W")), shared_memory=True)
         request.set_callback(lambda _: loop.call_soon_threadsafe(finish), tensor)
         self._running[request], self.health.began[request] = finish, time.monotonic()
         if self._looks_in is not loop:

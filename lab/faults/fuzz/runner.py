@@ -182,7 +182,7 @@ class Runner:
         """Send an input alone; after a broken limit, return the least row of some attempts."""
         [found] = self.volley({number: sent})
         for _ in range(ATTEMPTS - 1):
-            if found["finding"]:
+            if found["finding"] and not found["failure"]:
                 found = min(found, *self.volley({number: sent}), key=badness)
         return found
 

@@ -224,6 +224,14 @@ async def test_what_breaks_a_limit_by_chance_is_sent_again(waits, told):
     assert (row["wait_s"], row["finding"]) == (told, told > 0.25)
 
 
+async def test_what_fails_once_has_failed(monkeypatch):
+    async with Server() as server:
+        runner, lost = Runner(Sender("127.0.0.1", server.port, server.port), Reports(*[0.1] * 3)), iter(["ray", "", ""])
+        monkeypatch.setattr(runner, "_lost", lambda: next(lost))
+        row = await asyncio.to_thread(runner.alone, 7, Input("GET /", "a", b"x"))
+    assert (row["failure"], row["finding"]) == ("ray", True)
+
+
 def test_the_limits():
     shown, large = Input("GET /", "", b"x" * 100, key="key"), Input("GET /", "", b"x" * 10_000_000)
     assert share_of_limit(shown, 0.1, 0) == pytest.approx(0.4)

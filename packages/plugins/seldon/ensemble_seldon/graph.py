@@ -21,7 +21,7 @@ from deployments.ingress.open_inference.model import INPUT, Ensemble
 from deployments.ingress.open_inference.tensors import Tensor
 from deployments.ingress.protocol import Service
 from deployments.observe.observer import Call
-from ensemble_rollout.feedback.labels import TrueLabel, refuse, taken
+from ensemble_rollout.feedback.labels import TrueLabel, check_labels, refuse, taken
 from ensemble_seldon.messages import DefaultData, Feedback, Meta, SeldonMessage, SeldonTensor, TfDim, TfShape, TfTensor
 from ensemble_tensorflow_serving.servable import strings
 
@@ -170,9 +170,12 @@ def _labels(truth: SeldonMessage) -> Sequence[Any]:
     if data.ndarray or data.tensor is None:
         return data.ndarray or []
     shape, values = data.tensor.shape, data.tensor.values
-    if shape and math.prod(shape) != len(values):
+    # A request can hold 400,000 extents, whose product would take minutes.
+    if len(shape) > tensors.MOST_DIMENSIONS or (shape and math.prod(shape) != len(values)):
         raise InvalidParameter(f"the truth's tensor has {len(values)} values; its shape is another")
-    width = shape[-1] if len(shape) > 1 else 1
+    width = max(1, shape[-1]) if len(shape) > 1 else 1
+    # Before millions of rows are made.
+    check_labels(len(values) // width)
     return [list(values[start : start + width]) for start in range(0, len(values), width)] if width > 1 else [*values]
 
 

@@ -11,7 +11,9 @@ from deployments.ingress.http.server import HttpServer
 from deployments.ingress.protocol import Extension
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
+from ensemble_seldon import graph
 from ensemble_seldon import seldon_pb2 as pb
+from ensemble_seldon.messages import DefaultData, SeldonMessage, SeldonTensor
 from ensemble_seldon.protocol import FEEDBACK_PATH, Seldon
 from packages.plugins.rollout.tests.feedback.told import Told
 from tests.door import NO_FEEDBACK, Door
@@ -83,6 +85,7 @@ def test_of_several_the_others_are_taken():
         {"response": ANSWER, "truth": {"data": {"ndarray": [[0, 0.4, 0.6, 0]]}}},
         {"response": ANSWER, "truth": {"data": {"ndarray": [[0, 0, 0, 0]]}}},
         {"response": ANSWER, "truth": {"data": {"tensor": {"shape": [2, 4], "values": [0, 1, 0, 0]}}}},
+        {"response": ANSWER, "truth": {"data": {"tensor": {"shape": [1] * 9, "values": [1]}}}},
         {"response": ANSWER, "truth": {"data": {"ndarray": [1.5]}}},
         {"response": ANSWER, "truth": {"data": {"ndarray": [None]}}},
         {"response": ANSWER, "truth": {"data": {"ndarray": ["cat"] * 4097}}},
@@ -93,6 +96,16 @@ def test_of_several_the_others_are_taken():
 def test_a_mistake_has_seldon_s_status(wrong):
     status, told, labels = ask(wrong)
     assert (status, told["status"]["reason"], labels) == (422, "invalid_parameter", [])
+
+
+def test_rows_are_counted_before_they_are_made():
+    class Values(list):
+        def __getitem__(self, _):
+            raise AssertionError("a row was made")
+
+    many = DefaultData(tensor=SeldonTensor([5000, 2], Values([0.0] * 10_000)))
+    with pytest.raises(InvalidParameter, match="1 to 4096 labels; this one has 5000"):
+        graph._labels(SeldonMessage(data=many))
 
 
 async def test_mistakes_over_grpc():

@@ -121,6 +121,18 @@ async def test_a_failed_inference_is_an_error_of_its_requests_and_then_of_its_he
     member.health.check()
 
 
+async def test_pixels_that_find_no_memory_keep_no_infer_request(repository, monkeypatch):
+    def full(*_, **__):
+        raise MemoryError
+
+    member = predictor(repository, "brightness", streams=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(ov, "Tensor", full)
+        assert isinstance(errors(await member(batch(1)))[0], InferenceFailed)
+    answer = await asyncio.wait_for(member(batch(200)), 5)
+    assert answer.payload.argmax() == 200 // 32
+
+
 @pytest.fixture
 def failing(tmp_path):
     """A member that fails while it runs, on a picture of level 240 or more."""

@@ -55,6 +55,12 @@ async def refuse(*_: object) -> None:
     raise UnknownRequest("no labels are taken; configure `feedback`")
 
 
+def check_labels(count: int) -> None:
+    """Raise InvalidParameter if a request can't hold so many labels."""
+    if not 1 <= count <= MAX_LABELS:
+        raise InvalidParameter(f"a request holds 1 to {MAX_LABELS} labels; this one has {count}")
+
+
 async def taken(
     take: TakesLabel, read: Callable[[T], TrueLabel], sent: Sequence[T], key: str
 ) -> list[EnsembleError | None]:
@@ -63,8 +69,7 @@ async def taken(
     Raises:
         InvalidParameter: there are none, or too many.
     """
-    if not 1 <= len(sent) <= MAX_LABELS:
-        raise InvalidParameter(f"a request holds 1 to {MAX_LABELS} labels; this one has {len(sent)}")
+    check_labels(len(sent))
     results: list[EnsembleError | None] = []
     for each in sent:
         try:
