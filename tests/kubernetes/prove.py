@@ -29,6 +29,7 @@ RUN = K / "run"
 KEY, KEYS = RUN / "key", RUN / "keys"
 IMAGE = str(ROOT / "tests" / "cat.jpg")
 FOLDER = ROOT / "configs" / "kubernetes"
+HA = "rayservice-ha.yaml"
 FIRST, NEXT = "ensemble:0.1.0", "ensemble:0.1.1"
 CLIENTS = 2
 READY_S = 400
@@ -264,11 +265,11 @@ def token():
     return get("secret", status["activeServiceStatus"]["rayClusterName"])["data"]["auth_token"]
 
 
-def change(key, what, *, pause_s=0.0, count=2, **changes):
+def change(key, what, *, name="rayservice.yaml", pause_s=0.0, count=2, **changes):
     """Change the cluster under load, until the old pods are gone. The new one has a token of its own."""
     before, former = heads(), token()
-    with clients(f"rayservice.yaml, {what}", key, pause_s=pause_s):
-        apply(service(count=count, **changes))
+    with clients(f"{name}, {what}", key, pause_s=pause_s):
+        apply(service(name, count=count, **changes))
         wait("changed", lambda: not set(before) & set(heads()) and is_ready(count))
     assert token() != former, "the second cluster has the token of the first"
 
@@ -301,12 +302,34 @@ def resize(key, count):
 def autoscale(key):
     """Let KubeRay's autoscaler add a worker for a load, and take it away again, and go back to a fixed number."""
     change(key, "changed to one worker and an autoscaler", pause_s=1, count=1, options=[SCALING])
-    with clients("autoscaler: a load, until there is a second worker", key, count=4 * CLIENTS):
+    grow(key, "autoscaler")
+    shrink(key, "autoscaler")
+    change(key, "changed to two workers without an autoscaler", pause_s=1)
+
+
+def grow(key, what):
+    """Load one worker, until the autoscaler's second worker answers."""
+    with clients(f"{what}: a load, until there is a second worker", key, count=4 * CLIENTS):
         wait("grown", lambda: len(workers()) == 2)
     assert statuses(key) == ["200", "200"], "the second worker does not answer"
-    with clients("autoscaler: hardly a load, until the second worker is gone", key, pause_s=1):
+
+
+def shrink(key, what):
+    """Send few requests, until the autoscaler has taken the second worker away."""
+    with clients(f"{what}: hardly a load, until the second worker is gone", key, pause_s=1):
         wait("shrunk", lambda: existing("worker") == 1)
-    change(key, "changed to two workers without an autoscaler", pause_s=1)
+
+
+def autoscale_again(key):
+    """Let the autoscaler of a head that may be lost add a worker, lose that head, and let the next one take it away."""
+    what = "autoscaler with Redis"
+    change(key, "one worker and an autoscaler", name=HA, pause_s=1, count=1, options=[SCALING])
+    grow(key, what)
+    with clients(f"{what}: the head deleted under this load", key, count=4 * CLIENTS):
+        [before] = heads()
+        kubectl("delete", "pod", before, "--wait=false")
+        wait("replaced", lambda: heads() not in ([], [before]) and len(workers()) == 2)
+    shrink(key, what)
 
 
 def rotate(key):
@@ -389,10 +412,10 @@ def hold(key):
     leave()
     redis = (FOLDER / "redis.yaml").read_text().replace("image: redis:7.4", "image: localhost/base:1")
     apply(redis)
-    start("rayservice-ha.yaml", key)
-    delete(workers, key, "rayservice-ha.yaml, a worker deleted")
-    delete(heads, key, "rayservice-ha.yaml, the head deleted")
-    delete(workers, key, "rayservice-ha.yaml, a worker deleted right after that")
+    start(HA, key)
+    delete(workers, key, f"{HA}, a worker deleted")
+    delete(heads, key, f"{HA}, the head deleted")
+    delete(workers, key, f"{HA}, a worker deleted right after that")
 
 
 def begin():
@@ -418,6 +441,7 @@ STEPS = {
     "autoscale": autoscale,
     "tls": secure,
     "head": hold,
+    "head-autoscale": autoscale_again,
 }
 
 
