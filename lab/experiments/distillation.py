@@ -143,7 +143,7 @@ def compare(rows: Rows) -> Mapping[str, str]:
     """Compare what smaller images cost, and what the whole recipe gives."""
     wrong = {(row["size"], row["way"]): row["wrong"] for row in rows}
     large, small = max(SIZES), min(SIZES)
-    best = min(WAYS, key=lambda way: wrong[small, way])
+    best = min((way for size, way in wrong if size == small), key=lambda way: wrong[small, way])
 
     def errors(size: int, way: str, base: float | None = None) -> str:
         change = "" if base is None else f", {100 * (wrong[size, way] / base - 1):+.0f} %"
