@@ -30,8 +30,6 @@ IMAGE_TYPES = re.compile("(image/.*|application/(octet-stream|x-www-form-urlenco
 FORM_OVERHEAD_BYTES, PART_OVERHEAD_BYTES = 64 * 1024, 1024
 # A refused request that sends more than this, and could be sent again at once, waits for its turn.
 LARGE_BYTES = 2**20
-# Characters of what is wrong with a body that an error tells.
-MOST_TOLD = 1000
 # A text field is no image, and its beginning is enough to say so.
 MOST_OF_FIELD = 4096
 BASE64 = "an image is standard base64 (with + and /), without line breaks"
@@ -268,10 +266,8 @@ def parsed(body: bytes, model: type[T], hint: str = "") -> T:
         # Unlike msgspec's own decoder this one takes a text of half a character, which some clients send as an id.
         return msgspec.convert(json.loads(body), model)
     except (ValueError, RecursionError) as err:
-        # The name of an unknown field may be as long as the body.
-        problem = str(err)[:MOST_TOLD]
-        hints = [problem, *filter(None, [hint, BASE64 if "base64" in problem else ""])]
-        raise InvalidParameter(f"the body is not the JSON object that is needed: {'; '.join(hints)}") from err
+        hints = [err, *filter(None, [hint, BASE64 if "base64" in str(err) else ""])]
+        raise InvalidParameter(f"the body is not the JSON object that is needed: {'; '.join(map(str, hints))}") from err
 
 
 def check_elements(chunk: bytes, most: int, before: int = 0) -> int:
