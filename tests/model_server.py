@@ -33,7 +33,7 @@ class StandIn:
         self.behave = behave or (lambda rows: np.tile(UNIFORM, (rows, 1)))
         self.shape, self.classes = shape, classes
         self.output = self.described = "scores"
-        self.versions = ["9", "10"]
+        self.versions, self.version = ["9", "10"], "10"
         self.headers, self.seconds_left, self.asked, self.writers = [], [], [], set()
 
     async def start(self, way, port=0, host="127.0.0.1", key=None, certificate=None):
@@ -94,7 +94,7 @@ class StandIn:
             scores = await self._scores(request.inputs[0].shape[0])
         except Abort as err:
             await context.abort(grpc.StatusCode[err.code], "as told")
-        answer = pb.ModelInferResponse(model_name=request.model_name, model_version="10")
+        answer = pb.ModelInferResponse(model_name=request.model_name, model_version=self.version)
         answer.outputs.add(name=self.output, datatype="FP32", shape=scores.shape)
         answer.raw_output_contents.append(scores.astype(np.float32).tobytes())
         return answer
@@ -130,7 +130,7 @@ class StandIn:
         except Abort as err:
             return {"UNAVAILABLE": 503, "INVALID_ARGUMENT": 400, "INTERNAL": 500}[err.code], b"as told"
         output = {"name": self.output, "datatype": "FP32", "shape": scores.shape, "data": scores.ravel().tolist()}
-        return 200, json.dumps({"model_version": "10", "outputs": [output]}).encode()
+        return 200, json.dumps({"model_version": self.version, "outputs": [output]}).encode()
 
 
 def certificate(name):

@@ -198,15 +198,17 @@ class Ingress:
         deadline = (began or now) + (options.timeout_ms or self.capacity.settings.timeout_ms) / 1000
         if trace is None or not trace.parent:
             trace = Trace(continue_trace(None))
+        size, is_lower, left_s = sum(map(len, images)), options.priority >= LOWER, deadline - now
+        # Before each image's markers are read, which takes a millisecond of each that has many.
+        self.capacity.check(len(images), size, by, left_s=left_s, is_lower=is_lower)
         item = Item(trace.parent, deadline, options, time.time_ns(), caller=by)
         queued = [
             self.queue.prepare(image, item, place, trace)
             for image, place in zip(images, places or range(len(images)), strict=True)
         ]
-        size, most = sum(map(len, images)), self.capacity.settings.max_in_flight_pixels
+        most = self.capacity.settings.max_in_flight_pixels
         # An image that declares more than the limit by itself is refused by its size, and takes no time.
         pixels = sum(each.isolated_pixels for each in queued if each.isolated_pixels <= most)
-        is_lower, left_s = options.priority >= LOWER, deadline - now
         with self.capacity.admitted(len(images), size, by, pixels, left_s, is_lower), self.demand.call():
             outcomes = await self._outcomes(queued, left_s)
             # If those counted whose time is over, the rate would be that of arrivals, and every wait within its time.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from reprlib import Repr
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -20,8 +21,10 @@ TIMEOUT = "timeout"
 # Of the header `Priority`: work in the background. Browsers set the urgencies above it by themselves.
 # https://www.rfc-editor.org/rfc/rfc9218#section-4.1
 BACKGROUND = re.compile(r"(?:^|,)\s*u=7\s*(?:[,;]|$)")
-# Characters of a value of the caller's that an error quotes.
-MOST_QUOTED = 40
+# Characters of a value of the caller's that an error quotes, and of an option that is text.
+MOST_QUOTED, MOST_OF_TEXT = 40, 1000
+BEGINNING = Repr()
+BEGINNING.maxlevel, BEGINNING.maxstring, BEGINNING.maxlong = 2, 3 * MOST_QUOTED, 3 * MOST_QUOTED
 
 
 def from_query(query: Mapping[str, str]) -> Options:
@@ -87,6 +90,10 @@ def with_headers(options: Options, headers: Mapping[str, str]) -> Options:
 def _convert(values: dict[str, Any], strict: bool = True) -> Options:
     if not values:
         return DEFAULT
+    for name, value in values.items():
+        # msgspec's error would quote all of it.
+        if isinstance(value, str) and len(value) > MOST_OF_TEXT:
+            raise InvalidParameter(f"{name}: it has more than {MOST_OF_TEXT} characters; got {quoted(value)}")
     try:
         return msgspec.convert(values, Options, strict=strict)
     except UnicodeError as err:
@@ -96,8 +103,12 @@ def _convert(values: dict[str, Any], strict: bool = True) -> Options:
         # As in "Expected `int` >= 1 - at `$.top_k`".
         problem, _, path = str(err).replace(" | null", "").partition(" - at ")
         name = path.strip("`").removeprefix("$.")
-        quoted = repr(values.get(name))[:MOST_QUOTED]
-        raise InvalidParameter(f"{name}: {problem.lower()}; got {quoted}") from err
+        raise InvalidParameter(f"{name}: {problem.lower()}; got {quoted(values.get(name))}") from err
+
+
+def quoted(value: Any) -> str:
+    """Return the beginning of the text of a caller's value, without writing all of it."""
+    return BEGINNING.repr(value)[:MOST_QUOTED]
 
 
 DEFAULT = Options()

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2 as pb
 
 from deployments.contract.errors import NotFound
+from deployments.ingress.options import MOST_QUOTED
 from deployments.ingress.protocol import Protocol, Service
 from deployments.ingress.routes import Calls, Rpc
 from deployments.observe.observer import Call
@@ -42,7 +43,7 @@ class Health(Protocol):
 
         async def check(request: pb.HealthCheckRequest, _: Call) -> Message:
             if request.service not in known:
-                raise NotFound(f"there is no service {request.service!r}; there are {known}")
+                raise NotFound(f"there is no service {request.service[:MOST_QUOTED]!r}; there are {known}")
             return status(request.service)
 
         async def listed(_: Message, _call: Call) -> Message:

@@ -1,7 +1,8 @@
 """What a message will cost, read from its bytes before it is decoded.
 
 A field of two bytes becomes an object of a hundred, and a number of one byte one of eight. So the fields are counted
-first, nested ones too; the payload of a string or of bytes is skipped in one step. The work is bounded by `max_fields`.
+first, nested ones too; the payload of a string or of bytes is skipped in one step. Images of a raw tensor count as
+fields. So the work is bounded by `max_fields`.
 
 https://protobuf.dev/programming-guides/encoding/
 """
@@ -85,7 +86,7 @@ def check(body: bytes | memoryview, size: int, descriptor: Any, fields: int, max
                 if inner == DATATYPE:
                     has_images = body[start:at] == IMAGES
                 elif inner == RAW:
-                    _check_raw(body, start, at, has_images, fields, max_image_bytes)
+                    count += _check_raw(body, start, at, has_images, fields - count, max_image_bytes)
                 elif isinstance(inner, str):
                     _check_image(length, max_image_bytes)
                 elif inner == PACKED:
@@ -117,13 +118,15 @@ def _kinds(descriptor: Any) -> dict[int, Any]:
     return found | {field.number: field.name for field in images}
 
 
-def _check_raw(body: bytes | memoryview, start: int, end: int, has_images: bool, count: int, most: int) -> None:
-    """Raise ImageTooLarge if one of the first `count` images of a raw tensor has more than `most` bytes."""
+def _check_raw(body: bytes | memoryview, start: int, end: int, has_images: bool, count: int, most: int) -> int:
+    """Count the first images of a raw tensor, up to `count`; raise ImageTooLarge if one has more than `most` bytes."""
     with memoryview(body) as whole, whole[start:end] as raw:
         # An input may follow its raw tensor; of pixels the first four bytes are not the number of those that follow.
-        if has_images or int.from_bytes(raw[:LENGTH_BYTES], "little") == end - start - LENGTH_BYTES:
-            for begin, stop in islice(elements(raw), count):
-                _check_image(stop - begin, most)
+        if not has_images and int.from_bytes(raw[:LENGTH_BYTES], "little") != end - start - LENGTH_BYTES:
+            return 0
+        images = [stop - begin for begin, stop in islice(elements(raw), count)]
+        _check_image(max(images, default=0), most)
+        return len(images)
 
 
 def _check_image(length: int, most: int) -> None:

@@ -6,10 +6,11 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import NamedTuple, TypeVar
 
 import msgspec
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
@@ -25,13 +26,16 @@ from deployments.ingress.settings import IngressSettings
 
 # Many clients send "application/octet-stream" for a file of unknown type, and curl declares every body a form.
 IMAGE_TYPES = re.compile("(image/.*|application/(octet-stream|x-www-form-urlencoded))?")
-FORM_OVERHEAD_BYTES = 64 * 1024
+# What a form may have besides its images: with each image its headers, of which a long file name is the most.
+FORM_OVERHEAD_BYTES, PART_OVERHEAD_BYTES = 64 * 1024, 1024
 # A refused request that sends more than this, and could be sent again at once, waits for its turn.
 LARGE_BYTES = 2**20
 # A text field is no image, and its beginning is enough to say so.
 MOST_OF_FIELD = 4096
 BASE64 = "an image is standard base64 (with + and /), without line breaks"
 T = TypeVar("T")
+# Python reads an integer in a time that grows with the square of its digits: 32 MiB of integers took a second.
+sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)
 # In a request's scope, when all of its body has been read.
 WHOLE = "ensemble.body.whole"
 # zlib's `wbits` for each encoding: the window's size, and 16 more for gzip's header.
@@ -76,10 +80,33 @@ class BoundedParser(MultiPartParser):
         self, request: Request, capacity: AdmissionController, limit: Limit, image: Limit, arrival: Upload
     ) -> None:
         """Set what bounds the number of parts, and the limits of the body and of an image."""
-        most, content = capacity.settings.max_parts, bounded(request, limit, arrival)
+        most, content = capacity.settings.max_parts, self._pieces(bounded(request, limit, arrival))
         super().__init__(request.headers, content, max_files=most, max_fields=most, max_part_size=MOST_OF_FIELD)
         self.spool_max_size, self._most = limit.most, image.most + 1
         self._capacity, self._parts, self._kept, self._is_ended = capacity, 0, 0, False
+        # Bytes that have come and are not of a part's content.
+        self._overhead = 0
+
+    async def _pieces(self, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        """Yield a form piece by piece, and check after each piece what the parser goes through byte by byte.
+
+        That is whatever is outside the images, such as blanks behind a boundary, and each boundary within an image.
+
+        Raises:
+            InvalidParameter: there is too much of either.
+        """
+        boundary = parse_options_header(self.headers["content-type"])[1].get(b"boundary", b"")
+        boundaries, most = 0, self._capacity.settings.max_parts + 1
+        async for chunk in chunks:
+            for start in range(0, len(chunk), MOST_AT_ONCE):
+                piece = chunk[start : start + MOST_AT_ONCE]
+                self._overhead += len(piece)
+                yield piece
+                # The parser has refused too many parts by now.
+                if (boundaries := boundaries + piece.count(b"\r\n--" + boundary)) > most:
+                    raise InvalidParameter(f"the form has its boundary more than {most} times; no image may contain it")
+                if self._overhead > FORM_OVERHEAD_BYTES + PART_OVERHEAD_BYTES * self._parts:
+                    raise InvalidParameter(f"the form has {self._overhead} bytes outside its images; send fewer")
 
     def on_part_begin(self) -> None:
         """Count a part, whatever it is; raise InvalidParameter if it is one image too many."""
@@ -89,6 +116,7 @@ class BoundedParser(MultiPartParser):
 
     def on_part_data(self, data: bytes, start: int, end: int) -> None:
         """Keep what comes of a part, up to one byte more than an image may have."""
+        self._overhead -= end - start
         most = MOST_OF_FIELD if self._current_part.file is None else self._most
         kept = min(end - start, most - self._kept)
         self._kept += kept

@@ -6,6 +6,7 @@ from deployments.contract.errors import NotFound
 from deployments.ingress.http.documents import release
 from deployments.ingress.open_inference.metadata import EXTENSIONS, SERVER, IndexEntry, ServerMetadata
 from deployments.ingress.open_inference.model import MODEL, Ensemble, Member, Model
+from deployments.ingress.options import MOST_QUOTED
 from deployments.ingress.protocol import Service
 from deployments.ingress.statistics import AllStatistics
 
@@ -36,9 +37,10 @@ class Catalog:
         """
         model = self.models.get(name)
         if model is None:
-            raise NotFound(f"there is no model {name!r}; the models are {sorted(self.models)}")
+            raise NotFound(f"there is no model {name[:MOST_QUOTED]!r}; the models are {sorted(self.models)}")
         if version and version not in model.metadata.versions:
-            raise NotFound(f"model {name!r} has no version {version!r}; its version is {model.metadata.versions[0]!r}")
+            wrong, known = version[:MOST_QUOTED], model.metadata.versions[0]
+            raise NotFound(f"model {name!r} has no version {wrong!r}; its version is {known!r}")
         return model
 
     def is_ready(self, name: str, version: str = "") -> bool:

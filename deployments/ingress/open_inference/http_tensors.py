@@ -13,6 +13,7 @@ import msgspec
 from starlette.responses import Response
 
 from deployments.contract.errors import InvalidParameter
+from deployments.ingress import options
 from deployments.ingress.http import bodies
 from deployments.ingress.open_inference import tensors
 from deployments.ingress.open_inference.model import Inferred, Model, Requested
@@ -97,7 +98,7 @@ def read(model: Model, body: bytes, length: int, settings: IngressSettings, stor
     wanted = [request.parameters.get("binary_data_output", False)]
     for each in (*wanted, *(output.parameters.get("binary_data", False) for output in requested)):
         if type(each) is not bool:
-            raise InvalidParameter(f"binary_data and binary_data_output are true or false; got {repr(each)[:40]}")
+            raise InvalidParameter(f"binary_data and binary_data_output are true or false; got {options.quoted(each)}")
     return Asked(tensor, requested, request)
 
 
@@ -156,19 +157,22 @@ def _tensor(
     model.check_inputs(inputs)
     [given] = inputs
     most, size, where = settings.max_parts, given.parameters.get("binary_data_size"), store.place(given.parameters)
+    # One extent more than a tensor may have is enough to be refused.
+    shape = given.shape[: tensors.MOST_DIMENSIONS + 1]
     if (size or 0) != len(tail):
-        raise InvalidParameter(f"{len(tail)} bytes follow the JSON; binary_data_size of {given.name!r} is {size}")
+        told = options.quoted(size)
+        raise InvalidParameter(f"{len(tail)} bytes follow the JSON; binary_data_size of {given.name!r} is {told}")
     if given.data and (where is not None or size is not None):
         raise InvalidParameter(f"{given.name!r} has data both in the JSON and elsewhere; send them once")
     if where is not None or size is not None:
         raw = tail if where is None else store.read(where, settings.max_request_bytes)
-        return tensors.from_raw(given.name, given.datatype, given.shape, raw, most)
+        return tensors.from_raw(given.name, given.datatype, shape, raw, most)
     if given.datatype != "BYTES":
-        return tensors.from_list(given.name, given.datatype, given.shape, given.data)
+        return tensors.from_list(given.name, given.datatype, shape, given.data)
     # One element more than are taken is enough to be refused. Of shape [-1, 1] each may be in a list of its own.
     elements = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in given.data[: most + 1]]
     try:
         # A fourth of the time that Python's base64 takes.
-        return Tensor(given.name, given.datatype, given.shape, msgspec.convert(elements, list[bytes]))
+        return Tensor(given.name, given.datatype, shape, msgspec.convert(elements, list[bytes]))
     except ValueError as err:
         raise InvalidParameter(f"the data of {given.name!r} must be base64 strings: {err}; {bodies.BASE64}") from err

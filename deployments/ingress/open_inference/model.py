@@ -16,6 +16,7 @@ from deployments.contract.options import MAX_CLASSES, SHOWN, Options
 from deployments.ingress.ingress import Ingress
 from deployments.ingress.open_inference.metadata import VERSION, ModelMetadata, TensorMetadata
 from deployments.ingress.open_inference.tensors import Tensor, classified
+from deployments.ingress.options import quoted
 from deployments.ingress.single_member import MemberModelInfo
 from deployments.ingress.statistics import Statistics
 from deployments.observe.observer import Call
@@ -151,7 +152,7 @@ class Model(ABC):
                 raise InvalidParameter(f"the output {name!r} is asked for twice; name it once")
             classes = parameters.get("classification", 0)
             if type(classes) is not int or not 0 <= classes <= MAX_CLASSES:
-                raise InvalidParameter(f"classification must be a number of classes; got {repr(classes)[:40]}")
+                raise InvalidParameter(f"classification must be a number of classes; got {quoted(classes)}")
             if classes and (known[name].datatype == "BYTES" or len(known[name].shape) != 2):
                 raise InvalidParameter(f"the output {name!r} has no classes; ask for the classes of 'probabilities'")
             asked[name] = Requested(name, classes, parameters)

@@ -35,6 +35,8 @@ def _head(line: str, headers: Headers) -> bytes:
 
 # A connection that was idle for longer is not used again.
 IDLE_S = 30.0
+# The most bytes of a response besides its body: headers, and those of chunks, which are fewer than the chunk has.
+MOST_BESIDES = 1024 * 1024
 
 
 class Exchange(asyncio.Future[Response]):
@@ -76,6 +78,8 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         # When its last request ended, seconds of the event loop's clock.
         self.free_since = 0.0
+        # Bytes that have come since the request, and the bytes among them that are of a body.
+        self._came = self._content = 0
         self._start()
 
     def _start(self) -> None:
@@ -97,14 +101,18 @@ class Connection(asyncio.Protocol):
         own = _head("", (*request.headers, ("content-length", str(len(request.body)))))
         content = b"".join((line, self._pool.common, own, b"\r\n", request.body))
         self._exchange, exchange.connection, exchange.sent = exchange, self, time.perf_counter()
+        self._came = self._content = 0
         self._transport.write(content)
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
+        self._came += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as err:
             self._fail(NoResponse(f"the response is no HTTP: {err}"))
+        if self._came - 2 * self._content > MOST_BESIDES:
+            self._fail(ResponseTooLarge(f"the response has more than {MOST_BESIDES} bytes besides its body"))
 
     def _fail(self, error: NoResponse) -> None:
         if self._exchange is not None:
@@ -117,6 +125,7 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, part: bytes) -> None:
         """Keep a part of the body, of which there may be too much."""
+        self._content += len(part)
         self._body += part
         most = self._pool.server.most_bytes
         if most is not None and len(self._body) > most:

@@ -1,5 +1,6 @@
 import asyncio
 import socket
+from contextlib import suppress
 
 import pytest
 
@@ -54,6 +55,24 @@ async def test_every_response_is_a_response(transport, status, chunked):
     with HttpServer(lambda asked: Reply(status, b"something", chunked=chunked)) as server:
         response = await transport(server.url).send(Request("/", method="GET"))
     assert (response.status, response.body, response.ok) == (status, b"something", status == 200)
+
+
+@pytest.mark.parametrize("start", ["HTTP/1.1 200 OK\r\nx: ", "HTTP/1.1 200 OK\r\n"])
+async def test_headers_without_an_end_are_not_kept(transport, start):
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(start.encode())
+        with suppress(ConnectionError):
+            while True:
+                writer.write(b"x" * 65_536 if start.endswith(" ") else b"x: y\r\n" * 8192)
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        sender = transport(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout_s=30)
+        with pytest.raises(ResponseTooLarge, match="besides its body"):
+            await sender.send(Request("/", method="GET"))
 
 
 async def test_requests_at_a_time_have_connections_of_their_own_up_to_the_most(transport):

@@ -15,8 +15,8 @@ from ensemble_remote import client as errors
 from ensemble_remote.config import LONGEST_MS, RemoteConfig
 from ensemble_serving.transports import NoResponse, Request, Response, ResponseTooLarge, Transport, connect
 
-# Bytes of a score in JSON; in a protobuf message it has fewer.
-BYTES_PER_SCORE = 32
+# Values in JSON besides the scores. To parse millions of others would hold the event loop up for seconds.
+MOST_VALUES = 128 * 1024
 MAX_QUOTED = 200
 JSON = {"content-type": "application/json"}
 # The errors of statuses; every other failure is a `ServerError`.
@@ -35,12 +35,18 @@ M = TypeVar("M", bound=Message)
 
 
 class Connection:
-    """Calls one endpoint."""
+    """Calls one endpoint.
+
+    Attributes:
+        bytes_per_score: the most bytes of a score in a response.
+    """
+
+    bytes_per_score: ClassVar[int]
 
     def __init__(self, config: RemoteConfig, ip: str, max_scores: int) -> None:
         """Set the member's configuration, the IP address, and how many scores a response holds at most."""
         self._config, self._ip = config, ip
-        self._most_bytes = MIB + BYTES_PER_SCORE * max_scores
+        self._most_bytes, self._most_values = MIB + self.bytes_per_score * max_scores, MOST_VALUES + max_scores
         self._transport: Transport | None = None
 
     async def _send(self, request: Request, timeout_s: float) -> Response:
@@ -82,6 +88,8 @@ class Connection:
 class HttpConnection(Connection):
     """Calls one endpoint by HTTP."""
 
+    bytes_per_score = 32
+
     async def _call(
         self, path: str, timeout_s: float, body: bytes | None = None, headers: Mapping[str, str] = {}
     ) -> Response:
@@ -100,6 +108,7 @@ class GrpcConnection(Connection):
     """Calls one endpoint by gRPC; a subclass sets the `service`."""
 
     service: ClassVar[str]
+    bytes_per_score = 10
 
     async def _call(
         self, method: str, message: Message, response: type[M], timeout_s: float, headers: Mapping[str, str] = {}
@@ -117,8 +126,10 @@ class GrpcConnection(Connection):
         raise OF_GRPC.get(answer.status, errors.ServerError)(f"gRPC status {answer.status}: {details}")
 
 
-def parse(body: bytes, decode: Callable[[bytes], Any]) -> Any:
-    """Decode a body by a decoder of msgspec; raises InvalidResponse if the body is something else."""
+def parse(body: bytes, decode: Callable[[bytes], Any], most: int = MOST_VALUES) -> Any:
+    """Decode a body by a decoder of msgspec; raises InvalidResponse for another body, or one of more values."""
+    if body.count(b",") > most:
+        raise errors.InvalidResponse(f"the response has more than {most} values")
     try:
         return decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as err:

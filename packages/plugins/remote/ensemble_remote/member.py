@@ -34,6 +34,8 @@ from ensemble_serving.answer import Version
 logger = logging.getLogger("ray.serve")
 
 UNKNOWN = "unknown"
+# Characters of a version, which every answer has.
+MOST_VERSION = 64
 # The delay before the first retry, at random up to twice as long; it doubles with each retry.
 MIN_BACK_OFF_S = 0.025
 # A call that had less time than this and was not answered does not count as a failure of the server.
@@ -178,7 +180,7 @@ class RemoteMember:
         finally:
             endpoint.in_flight -= 1
         endpoint.succeeded()
-        return scores[: len(images)], output.version or binding.version
+        return scores[: len(images)], (output.version or binding.version)[:MOST_VERSION]
 
     def _probabilities(self, values: Any, rows: int) -> Probabilities:
         try:

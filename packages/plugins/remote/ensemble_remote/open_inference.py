@@ -24,6 +24,9 @@ from ensemble_remote.member import RemoteKind
 from ensemble_remote.tensors import FLOATS, Binding, Content, ModelMetadata, Tensor
 from ensemble_serving.protocol import inference_pb2 as pb
 
+# The most extents of an output, and the outputs among which the wanted one is.
+MOST_DIMENSIONS, MOST_OUTPUTS = 32, 1024
+
 
 class OpenInferenceGrpc(GrpcConnection):
     """Calls one endpoint of a server."""
@@ -80,9 +83,9 @@ def output_array(datatype: str, shape: Sequence[int], raw: bytes, numbers: Seque
         raise InvalidResponse(f"the output has the data type {datatype}; a floating-point type was expected")
     try:
         values = np.frombuffer(raw, FLOATS[datatype]) if raw else np.array(numbers, np.float64)
-        return values.reshape(tuple(shape))
+        return values.reshape(tuple(shape[:MOST_DIMENSIONS]))
     except (ValueError, TypeError, OverflowError) as err:
-        raise InvalidResponse(f"the output does not have its declared shape {list(shape)[:8]}") from err
+        raise InvalidResponse(f"the output does not have its declared shape {list(shape[:8])}") from err
 
 
 def no_output(names: Iterable[str], wanted: str) -> InvalidResponse:
@@ -91,7 +94,8 @@ def no_output(names: Iterable[str], wanted: str) -> InvalidResponse:
 
 
 def _values_of(response: pb.ModelInferResponse, wanted: str) -> NDArray[Any]:
-    names = [output.name for output in response.outputs]
+    # One was asked for.
+    names = [output.name for output in response.outputs[:MOST_OUTPUTS]]
     if wanted not in names:
         raise no_output(names, wanted)
     position = names.index(wanted)
@@ -155,7 +159,7 @@ class OpenInferenceHttp(HttpConnection):
         """See `Client.infer`."""
         made, sent = infer_body([binding.content(images)], [binding.output], is_binary=self._is_binary)
         response = await self._call(f"{self._path}/infer", timeout_s, made, {**headers, **sent})
-        return _output(response.header(HEADER), response.body, binding.output)
+        return _output(response.header(HEADER), response.body, binding.output, self._most_values)
 
 
 def infer_body(
@@ -193,16 +197,16 @@ def _listed(tensor: Content) -> dict[str, Any]:
     return {"parameters": {"content_type": "base64"}, "data": [b64encode(each).decode() for each in tensor.values]}
 
 
-def _output(header: str | None, body: bytes, wanted: str) -> Output:
-    """Read an output of a response: in the JSON, or behind the JSON, whose size the header has."""
+def _output(header: str | None, body: bytes, wanted: str, most: int) -> Output:
+    """Read an output of a response: in the JSON of at most so many values, or behind it, whose size the header has."""
     offset = len(body) if header is None or not header.isdecimal() else int(header)
-    response = parse(body[:offset], RESPONSE)
+    response = parse(body[:offset], RESPONSE, most)
     for output in response.outputs:
         size = (output.parameters or {}).get("binary_data_size", 0)
         end = offset + (size if isinstance(size, int) and size > 0 else 0)
         if output.name == wanted:
             raw = body[offset:end]
-            numbers = [] if raw else parse(bytes(output.data), NUMBERS)
+            numbers = [] if raw else parse(bytes(output.data), NUMBERS, most)
             return Output(output_array(output.datatype, output.shape, raw, numbers), response.model_version or "")
         offset = end
     raise no_output((output.name for output in response.outputs), wanted)

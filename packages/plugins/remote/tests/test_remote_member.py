@@ -20,8 +20,9 @@ from deployments.contract.item import Item
 from deployments.contract.member import MemberInterface
 from deployments.contract.nodes import Remote
 from deployments.contract.preprocessing import Preprocessing
-from ensemble_remote.client import TimedOut
-from ensemble_remote.open_inference import OpenInference
+from ensemble_remote.calls import parse
+from ensemble_remote.client import InvalidResponse, TimedOut
+from ensemble_remote.open_inference import OpenInference, output_array
 from tests.batches import batch, errors, notes
 from tests.model_server import UNIFORM, Abort, StandIn, certificate
 from tests.server.server import free_ports
@@ -125,6 +126,27 @@ async def test_an_output_of_another_name_is_nonsense(stand_in):
     server, node = stand_in
     server.output = "embedding"
     assert {type(error) for error in errors(await node(batch(PIXELS))).values()} == {InferenceFailed}
+
+
+async def test_of_a_long_version_the_beginning_is_the_answers(stand_in):
+    server, node = stand_in
+    server.version = "9" * 10_000
+    assert [item.versions for item in (await node(batch(PIXELS))).items] == [{"m": "9" * 64}] * 2
+
+
+def test_values_are_counted_before_they_are_made():
+    def decode(_):
+        raise AssertionError
+
+    with pytest.raises(InvalidResponse, match="more than 10 values"):
+        parse(b"[" + b"1," * 11 + b"1]", decode, 10)
+
+    class Extents(list):
+        def __iter__(self):
+            raise AssertionError
+
+    with pytest.raises(InvalidResponse, match=r"its declared shape \[4, 4,"):
+        output_array("FP32", Extents([4] * 1000), bytes(16), [])
 
 
 async def test_one_image_of_nonsense_fails_alone(stand_in):

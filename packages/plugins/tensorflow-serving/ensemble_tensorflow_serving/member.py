@@ -22,7 +22,7 @@ from deployments.contract.payload import Images
 from ensemble_remote.calls import JSON, GrpcConnection, HttpConnection, parse
 from ensemble_remote.client import Client, InvalidResponse, Output, RequestRejected, ServerError
 from ensemble_remote.member import RemoteKind
-from ensemble_remote.open_inference import no_output, output_array
+from ensemble_remote.open_inference import MOST_DIMENSIONS, no_output, output_array
 from ensemble_remote.tensors import (
     BYTES,
     Binding,
@@ -116,7 +116,8 @@ def _tensor(name: str, info: pb.TensorInfo) -> Tensor:
 
 def _values(tensor: pb.TensorProto) -> NDArray[Any]:
     halves = np.array(tensor.half_val).astype(np.uint16).tobytes()
-    shape, numbers = [dim.size for dim in tensor.tensor_shape.dim], tensor.double_val or tensor.float_val
+    shape = [dim.size for dim in tensor.tensor_shape.dim[:MOST_DIMENSIONS]]
+    numbers = tensor.double_val or tensor.float_val
     return output_array(_name(tensor.dtype), shape, tensor.tensor_content or halves, numbers)
 
 
@@ -180,7 +181,7 @@ class TensorFlowHttp(HttpConnection):
         """See `Client.infer`; the version is empty, because responses do not have it."""
         body, sent = predict_body([binding.content(images)], self._config.signature_name)
         response = await self._call(f"{self._path}:predict", timeout_s, body, {**headers, **sent})
-        predictions = parse(response.body, RESPONSE).predictions
+        predictions = parse(response.body, RESPONSE, self._most_values).predictions
         # A model of several outputs names them.
         if predictions and isinstance(predictions[0], dict):
             try:

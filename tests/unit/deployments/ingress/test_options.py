@@ -43,6 +43,20 @@ def test_parameters_are_typed_and_a_clients_own_are_left_alone():
             from_parameters(wrong)
 
 
+class Unread:
+    def __repr__(self):
+        raise AssertionError
+
+
+def test_a_large_value_is_not_written_to_quote_its_beginning():
+    with pytest.raises(InvalidParameter, match=r"top_k: .*; got \[0, 0, "):
+        from_parameters({"top_k": [0] * 100 + [Unread()]})
+    for name in NAMES:
+        with pytest.raises(InvalidParameter, match=name) as refused:
+            from_parameters({name: "x" * 10_000})
+        assert len(refused.value.message) < 200
+
+
 @pytest.mark.parametrize("name", ["top_k", "members", "timeout_ms"])
 def test_half_a_character_is_told(name):
     with pytest.raises(InvalidParameter, match="no text"):

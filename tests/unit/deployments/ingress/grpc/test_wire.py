@@ -60,6 +60,7 @@ class Undecoded:
         pytest.param(field(5, field(5, field(8, b"") * 100_000)), id="elements"),
         pytest.param(field(5, b"\x18\x01" * 100_000), id="a shape that is not packed"),
         pytest.param(field(4, b"") * 100_000, id="entries of a map"),
+        pytest.param(field(5, field(2, b"BYTES")) + field(7, bytes(4000)) * 100, id="images of raw tensors"),
         pytest.param(field(99, b"") * 100_000, id="fields that nobody reads"),
         pytest.param(b"\xf8\x01\x00" * 100_000, id="numbers that nobody reads"),
         pytest.param(contents(3, bytes(3 * 2**20)), id="packed integers"),

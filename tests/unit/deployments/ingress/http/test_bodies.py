@@ -184,6 +184,23 @@ def test_a_part_that_is_too_large_fails_alone():
     assert (error["code"], "transformer.max_image_bytes" in error["message"]) == ("image_too_large", True)
 
 
+@pytest.mark.parametrize("chunk", [1000, 1_000_000])
+def test_what_a_form_s_parser_reads_byte_by_byte_is_bounded(chunk):
+    headers = [("Content-Type", DECLARED_FORM)]
+
+    def answer(most, image=b"one", blanks=b""):
+        body = part(b"image", image).removesuffix(b"\r\n") + b"\r\n" + END[:-4] + blanks + b"\r\n"
+        return Door(max_parts=most).ask("/classify", body + part(b"image", b"two").partition(b"\r\n")[2] + END, headers)
+
+    assert answer(2, blanks=b" " * 1000)[0] == 200
+    status, told = answer(2, blanks=b" " * 500_000)
+    assert (status, "bytes outside its images" in told["error"]["message"]) == (422, True)
+    within = b"\r\n" + END[:-4] + b"x"
+    assert answer(8, within * 6)[0] == 200
+    status, told = answer(8, within * 20)
+    assert (status, "has its boundary more than 9 times" in told["error"]["message"]) == (422, True)
+
+
 @pytest.mark.parametrize("size", [10, 10_000])
 def test_a_part_without_a_file_name_is_told_what_it_lacks(size):
     door = Door()

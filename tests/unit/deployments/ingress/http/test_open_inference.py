@@ -128,6 +128,26 @@ def test_how_outputs_are_sent_is_true_or_false(body, hint):
     assert (status, hint in told["error"], door.images) == (422, True, [])
 
 
+@pytest.mark.parametrize(
+    ("tensor", "hint"),
+    [
+        ({"shape": [1] * 1000}, "has shape [1, 1, 1"),
+        ({"parameters": {"binary_data_size": [1] * 1000}}, "is [1, 1, 1"),
+        ({"x" * 1000: 1, "name": "y" * 1000}, "it has 'yyy"),
+    ],
+)
+def test_what_is_wrong_is_told_in_few_words(tensor, hint):
+    body = {"inputs": [{**GOOD, **tensor}]}
+    status, told = Door().ask(INFER, json.dumps(body).encode())
+    assert (status, hint in told["error"], len(told["error"]) < 300) == (422, True, True)
+
+
+def test_an_integer_of_many_digits_is_not_read():
+    body = json.dumps({"inputs": [{**GOOD, "shape": ["n"]}]}).encode().replace(b'"n"', b"9" * 700)
+    status, told = Door().ask(INFER, body)
+    assert (status, "640 digits" in told["error"]) == (422, True)
+
+
 def test_an_image_is_in_the_json_or_behind_it():
     tail = b"\1\0\0\0x"
     head = json.dumps({"inputs": [{**GOOD, "parameters": {"binary_data_size": len(tail)}}]}).encode()
