@@ -3,7 +3,7 @@
 The member sleeps for 20 ms per image instead of computing, one image after the other, so that a replica adds capacity
 on a machine of few cores. The ingress' process has every node, and is scaled. The policies are this
 project's, Serve's default as it ships, Serve's with the delays that this project's has, and a fixed count sized for the
-peak. The servers of two policies get a trace at the same time, which is what two cores have room for. A request is late
+peak. The servers of two policies get a trace at the same time; four of them would overload two cores. A request is late
 if it takes more than 50 ms from when it was due, or fails.
 """
 
