@@ -34,6 +34,8 @@ URL = f"http://{HOST}:{HTTP_PORT}"
 # The server's deadline is 30 s, and so is its patience with a connection on which nothing comes; and some grace.
 ANSWER_S = 35.0
 MOST_READ = 4 * 1024 * 1024
+# The ingress has seen the beginning of a request after this time.
+SEEN_S = 0.1
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 RETRY_AFTER = re.compile(rb"\r\nretry-after: *\d", re.IGNORECASE)
 # Statuses by which the server says that itself failed, and not the caller.
@@ -95,7 +97,8 @@ class Sender:
             with suppress(OSError):
                 writer.write(sent.content)
                 if not sent.whole:
-                    # The server need not wait for the rest.
+                    # The server need not wait for the rest. HAProxy drops what the ingress has not begun.
+                    await asyncio.sleep(SEEN_S)
                     writer.write_eof()
                 while len(answer) < MOST_READ and (more := await reader.read(65536)):
                     answer += more
