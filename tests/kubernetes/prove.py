@@ -253,6 +253,7 @@ def leave():
 
 def delete(which, key, what):
     """Delete a pod under load, until there is another one in its place."""
+    wait("ready", is_ready)
     before = which()
     with clients(what, key):
         kubectl("delete", "pod", before[0], "--wait=false")
