@@ -80,7 +80,8 @@ logger = logging.getLogger("ray.serve")
 LATE = 0.01
 # Calls that have piled up are to be done within this time, besides those that come.
 CATCH_UP_S = 1.0
-# A burst is seen in the calls of so many seconds, if their number is above the mean by so many standard deviations.
+# A burst is looked for in each of these last seconds. Chance may be so many standard deviations of their rate, so these
+# do not count.
 RECENT_S, CERTAIN = (1.0, 2.0, 4.0), 2.5
 # What a replica reports besides the calls that have arrived.
 REPORTED = ("alone_s", "alone_calls", "spread", "running_requests")

@@ -102,7 +102,7 @@ class BoundedParser(MultiPartParser):
                 piece = chunk[start : start + MOST_AT_ONCE]
                 self._overhead += len(piece)
                 yield piece
-                # The parser has refused too many parts by now.
+                # The parser has read this piece by now, and refuses a form of too many parts by itself.
                 if (boundaries := boundaries + piece.count(b"\r\n--" + boundary)) > most:
                     raise InvalidParameter(f"the form has its boundary more than {most} times; no image may contain it")
                 if self._overhead > FORM_OVERHEAD_BYTES + PART_OVERHEAD_BYTES * self._parts:

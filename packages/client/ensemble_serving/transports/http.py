@@ -35,7 +35,7 @@ def _head(line: str, headers: Headers) -> bytes:
 
 # A connection that was idle for longer is not used again.
 IDLE_S = 30.0
-# The most bytes of a response besides its body: headers, and those of chunks, which are fewer than the chunk has.
+# The most bytes of a response besides its body, and as many again as the body has for what frames its chunks.
 MOST_BESIDES = 1024 * 1024
 
 

@@ -24,8 +24,9 @@ from ensemble_remote.member import RemoteKind
 from ensemble_remote.tensors import FLOATS, Binding, Content, ModelMetadata, Tensor
 from ensemble_serving.protocol import inference_pb2 as pb
 
-# The most extents of an output, and the outputs among which the wanted one is.
-MOST_DIMENSIONS, MOST_OUTPUTS = 32, 1024
+# The extents of an output that are read: one more than numpy takes is enough to be refused. And the outputs among which
+# the wanted one is.
+READ_DIMENSIONS, MOST_OUTPUTS = 65, 1024
 
 
 class OpenInferenceGrpc(GrpcConnection):
@@ -83,7 +84,7 @@ def output_array(datatype: str, shape: Sequence[int], raw: bytes, numbers: Seque
         raise InvalidResponse(f"the output has the data type {datatype}; a floating-point type was expected")
     try:
         values = np.frombuffer(raw, FLOATS[datatype]) if raw else np.array(numbers, np.float64)
-        return values.reshape(tuple(shape[:MOST_DIMENSIONS]))
+        return values.reshape(tuple(shape[:READ_DIMENSIONS]))
     except (ValueError, TypeError, OverflowError) as err:
         raise InvalidResponse(f"the output does not have its declared shape {list(shape[:8])}") from err
 

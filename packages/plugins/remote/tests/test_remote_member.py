@@ -147,6 +147,9 @@ def test_values_are_counted_before_they_are_made():
 
     with pytest.raises(InvalidResponse, match=r"its declared shape \[4, 4,"):
         output_array("FP32", Extents([4] * 1000), bytes(16), [])
+    # The extents that are not read are no reason to take the first ones for the shape.
+    with pytest.raises(InvalidResponse, match=r"its declared shape \[1, 1,"):
+        output_array("FP32", [1] * 64 + [7], bytes(4), [])
 
 
 async def test_one_image_of_nonsense_fails_alone(stand_in):

@@ -22,7 +22,7 @@ from deployments.contract.payload import Images
 from ensemble_remote.calls import JSON, GrpcConnection, HttpConnection, parse
 from ensemble_remote.client import Client, InvalidResponse, Output, RequestRejected, ServerError
 from ensemble_remote.member import RemoteKind
-from ensemble_remote.open_inference import MOST_DIMENSIONS, no_output, output_array
+from ensemble_remote.open_inference import READ_DIMENSIONS, no_output, output_array
 from ensemble_remote.tensors import (
     BYTES,
     Binding,
@@ -116,7 +116,7 @@ def _tensor(name: str, info: pb.TensorInfo) -> Tensor:
 
 def _values(tensor: pb.TensorProto) -> NDArray[Any]:
     halves = np.array(tensor.half_val).astype(np.uint16).tobytes()
-    shape = [dim.size for dim in tensor.tensor_shape.dim[:MOST_DIMENSIONS]]
+    shape = [dim.size for dim in tensor.tensor_shape.dim[:READ_DIMENSIONS]]
     numbers = tensor.double_val or tensor.float_val
     return output_array(_name(tensor.dtype), shape, tensor.tensor_content or halves, numbers)
 
