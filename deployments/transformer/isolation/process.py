@@ -1,6 +1,6 @@
-"""A decoding process: it decodes one image after the other, until its worker closes the connection.
+"""A decoding process: it decodes one image after the other, until its worker closes the connection or has no more.
 
-    python -m deployments.transformer.isolation.process <descriptor of a socket>
+    python -m deployments.transformer.isolation.process <descriptor of a socket> <seconds to wait for an image>
 
 Whatever an image does to a decoder ends here. The system ends the process when its time is over, with no help from the
 code that may hang, and refuses it more memory than it may take.
@@ -41,10 +41,17 @@ def limit_memory(max_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
-def work(connection: socket.socket) -> None:
-    """Decode images; raises EOFError once the worker has closed the connection."""
+def work(connection: socket.socket, idle_s: float) -> None:
+    """Decode images.
+
+    Raises:
+        EOFError: the worker has closed the connection.
+        TimeoutError: no image has come for so long.
+    """
     while True:
+        connection.settimeout(idle_s)
         request, encoded = receive(connection, REQUEST)
+        connection.settimeout(None)
         # By default the signal ends the process, which no native code can prevent.
         signal.setitimer(signal.ITIMER_REAL, request.seconds)
         response: Success | Failure
@@ -92,7 +99,7 @@ def decode(connection: socket.socket, request: Request, image: bytes) -> tuple[S
 
 
 def main() -> None:
-    """Serve the worker until it closes the connection."""
+    """Serve the worker until it closes the connection, or has no image for a long time."""
     # Ctrl-C in a terminal is for the server; and a process that crashes by design leaves no core dump.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -102,7 +109,7 @@ def main() -> None:
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         try:
             send(connection, True)
-            work(connection)
+            work(connection, float(sys.argv[2]))
         except (EOFError, OSError):
             return
 

@@ -36,6 +36,8 @@ START_TIMEOUT_S = 60.0
 SHARE_FOR_REFUSAL = 0.1
 # A process may end by something else than the image, such as a lack of memory on the machine.
 ATTEMPTS = 2
+# A process that gets no image for so long ends with this status, and gives 30 MB back; another starts in 0.2 s.
+IDLE_S, IDLE = 300.0, 0
 CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGALRM})
 
 
@@ -169,8 +171,8 @@ class Worker:
 
     def _connect(self) -> socket.socket:
         """Return the connection to the process; starts one if there is none, or if it has ended."""
-        if self._process is not None and self._process.poll() is not None:
-            logger.warning("a decoding process had ended by %s; another is started", self.end())
+        if self._process is not None and self._process.poll() is not None and (ended_by := self.end()) != IDLE:
+            logger.warning("a decoding process had ended by %s; another is started", ended_by)
         if self._connection is not None:
             return self._connection
         try:
@@ -187,7 +189,8 @@ class Worker:
         ours, theirs = socket.socketpair()
         ours.settimeout(START_TIMEOUT_S)
         with theirs:
-            command = [sys.executable, "-P", "-m", "deployments.transformer.isolation.process", str(theirs.fileno())]
+            module, arguments = "deployments.transformer.isolation.process", (str(theirs.fileno()), str(IDLE_S))
+            command = [sys.executable, "-P", "-m", module, *arguments]
             path = os.pathsep.join(filter(None, sys.path))
             self._process = subprocess.Popen(  # noqa: S603
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path}

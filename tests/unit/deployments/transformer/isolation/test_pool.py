@@ -118,6 +118,16 @@ def test_a_process_that_is_found_dead_says_nothing_about_the_next_image(worker, 
     assert decode(worker, GOOD)[1] == (64, 64)
 
 
+def test_a_process_without_images_ends_and_another_starts(worker, monkeypatch, caplog):
+    monkeypatch.setattr("deployments.transformer.isolation.worker.IDLE_S", 0.2)
+    decode(worker, GOOD)
+    first = worker.pid
+    os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+    assert decode(worker, GOOD)[1] == (64, 64)
+    assert worker.pid != first
+    assert not caplog.records
+
+
 def test_a_process_that_ends_while_an_image_is_sent_says_nothing_about_it(worker, monkeypatch):
     decode(worker, GOOD)
     monkeypatch.setattr(worker._process, "poll", lambda: None)
