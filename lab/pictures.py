@@ -27,6 +27,7 @@ SYSTEMS = {
     ("ours", "colocated"): "this application, one process",
     ("ours", "separate"): "this application, every node separate",
     ("throughput", "colocated"): "this application, a process per core",
+    ("cascade", "colocated"): "this application, one process, the cascade",
     ("triton", None): "Triton's ensemble, a process per step",
     ("triton-callable", None): "Triton, one Python model for all steps",
     ("mlserver", None): "MLServer",
@@ -167,6 +168,7 @@ def _svg(figure: Figure, described: str) -> str:
 def charts() -> dict[str, Chart]:
     """Return every chart by the name of its file in docs/images."""
     return {
+        "photographs": _requests("photographs", f"HTTP, three float models, 500x375; {MACHINE}, 2026-11-28"),
         "embedded": _requests("embedded", f"HTTP, the bundled models in int8, images of 15 KB; {MACHINE}, 2026-11-28"),
         "imagenet": _requests("imagenet", f"HTTP, ResNet-50 and DenseNet-169, 224x224; {MACHINE}, 2026-11-26"),
         "stages": _stages(),
@@ -184,7 +186,7 @@ def _requests(workload: str, note: str) -> Chart:
         for row in sorted(_rows(workload), key=lambda row: (row["clients"], -row["requests_per_s"]))
         if row["protocol"] in {None, "http"} and row["clients"] in {8, 32}
     ]
-    own = {"ours", "throughput"}
+    own = {"ours", "throughput", "cascade"}
     bars = Bars(
         "requests_per_s", "{label}", "{requests_per_s:.0f}", "{clients} clients", lambda row: row["system"] in own
     )
