@@ -55,7 +55,7 @@ def listed(experiments: Sequence[Experiment]) -> Table:
         told = (
             (stored.date, stored.commit, commits_since(stored.commit), stored.machine) if stored else ("", "", "", "")
         )
-        lines.append([each.name, "hours" if each.takes_hours else f"{each.minutes:.0f}", *told])
+        lines.append([each.name, f"{each.minutes:.0f}", *told])
     heads = ["experiment", "minutes", "measured on", "at commit", "commits ago", "machine"]
     return Table(heads, lines, words=range(len(heads)))
 
@@ -73,7 +73,7 @@ def main(experiment: str, seconds: float | None, again: bool) -> None:
     ensemble experiments pages                 # writes tables and pictures anew from the stored results
 
     An interrupted run resumes where it stopped. Each run prints first how long it will take. A missing package or
-    document is named before the first one starts. `all` leaves out autoscaling and distillation, which take hours.
+    document is named before the first one starts. `all` leaves out predictions and distillation, the longest.
     """
     if experiment == "pages":
         draw(list(EXPERIMENTS.values()))
@@ -81,7 +81,7 @@ def main(experiment: str, seconds: float | None, again: bool) -> None:
     if experiment == "list":
         listed(list(EXPERIMENTS.values())).show()
         return
-    short = [each for each in EXPERIMENTS.values() if not each.takes_hours]
+    short = [each for each in EXPERIMENTS.values() if not each.is_long]
     chosen = short if experiment == "all" else [EXPERIMENTS[experiment]]
     check(chosen)
     set_up()

@@ -57,7 +57,7 @@ FOLDER, IMAGES = CHECKOUT / "docs" / "experiments", CHECKOUT / "docs" / "images"
 # Around an experiment's tables on a page, by its name.
 BEGIN, END = "<!-- {}: written by `ensemble experiments` -->\n", "<!-- end of {} -->\n"
 DECLARED: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("declared.yaml").read_text(encoding="utf-8"))
-MOST_MINUTES = 120
+MOST_MINUTES = 30
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Experiment:
         beside: templates of the figures here, by the `subject` of a reported one; `at` has the rows by their names.
         computed: makes further such figures from the shown rows, where several rows are compared.
         differs: differences from the setup of the reported figures.
-        minutes: that a run takes on two cores; `all` leaves out an experiment of hours.
+        minutes: that a run takes on two cores; `all` leaves out a long one.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Experiment:
     minutes: float = 0.0
 
     @property
-    def takes_hours(self) -> bool:
+    def is_long(self) -> bool:
         """Whether a run takes too long for `all`."""
         return self.minutes > MOST_MINUTES
 
