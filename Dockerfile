@@ -15,7 +15,7 @@ WORKDIR /source
 COPY requirements.lock .
 RUN /opt/ensemble/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes --requirement requirements.lock
 COPY . .
-RUN /opt/ensemble/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps ./packages/client ./packages/models . $(dirname ./packages/plugins/*/pyproject.toml)
+RUN /opt/ensemble/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps ./packages/client ./packages/models ./packages/capacity . $(dirname ./packages/plugins/*/pyproject.toml)
 ARG EXTRAS=
 RUN if [ -n "$EXTRAS" ]; then sed -n 's/^\([^ ]*==[^ ]*\).*/\1/p' requirements.lock > /tmp/pinned && \
     /opt/ensemble/bin/pip install --no-cache-dir --disable-pip-version-check --constraint /tmp/pinned ".[$EXTRAS]"; fi

@@ -32,6 +32,22 @@ IMPORT_PATH = "graph.app:build"
 REPOSITORY = "model_repository"
 
 
+class _Loader(yaml.SafeLoader):
+    """A YAML loader that refuses a key that stands twice in a mapping: PyYAML ignores all but the last one."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"{key.value!r} stands twice in one mapping; merge both", problem_mark=key.start_mark
+                    )
+                seen.add(key.value)
+        return node
+
+
 def read(file: Path) -> dict[str, Any]:
     """Read a Serve config; make a relative `model_repository`, which is relative to the file's folder, absolute.
 
@@ -43,7 +59,7 @@ def read(file: Path) -> dict[str, Any]:
     """
     append_working_directory()
     try:
-        config = yaml.safe_load(file.read_text(encoding="utf-8"))
+        config = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (it is a SafeLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as err:
         raise ScriptError(f"it is not valid YAML: {err}") from err
     if not isinstance(config, dict):

@@ -21,7 +21,7 @@ TIMEOUT = "timeout"
 # Of the header `Priority`: work in the background. Browsers set the urgencies above it by themselves.
 # https://www.rfc-editor.org/rfc/rfc9218#section-4.1
 BACKGROUND = re.compile(r"(?:^|,)\s*u=7\s*(?:[,;]|$)")
-# Characters of a value of the caller's that an error quotes, and of an option that is text.
+# Characters of a value of the caller's that an error quotes; of an option that is text, and of a request's id.
 MOST_QUOTED, MOST_OF_TEXT = 40, 1000
 BEGINNING = Repr()
 BEGINNING.maxlevel, BEGINNING.maxstring, BEGINNING.maxlong = 2, 3 * MOST_QUOTED, 3 * MOST_QUOTED
@@ -92,8 +92,8 @@ def _convert(values: dict[str, Any], strict: bool = True) -> Options:
         return DEFAULT
     for name, value in values.items():
         # msgspec's error would quote all of it.
-        if isinstance(value, str) and len(value) > MOST_OF_TEXT:
-            raise InvalidParameter(f"{name}: it has more than {MOST_OF_TEXT} characters; got {quoted(value)}")
+        if isinstance(value, str):
+            check_text(name, value)
     try:
         return msgspec.convert(values, Options, strict=strict)
     except UnicodeError as err:
@@ -104,6 +104,12 @@ def _convert(values: dict[str, Any], strict: bool = True) -> Options:
         problem, _, path = str(err).replace(" | null", "").partition(" - at ")
         name = path.strip("`").removeprefix("$.")
         raise InvalidParameter(f"{name}: {problem.lower()}; got {quoted(values.get(name))}") from err
+
+
+def check_text(name: str, text: str) -> None:
+    """Raise InvalidParameter for a text that is too long for an option, or for a request's id."""
+    if len(text) > MOST_OF_TEXT:
+        raise InvalidParameter(f"{name}: it has more than {MOST_OF_TEXT} characters; got {quoted(text)}")
 
 
 def quoted(value: Any) -> str:

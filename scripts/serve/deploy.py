@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from deployments.contract.hosts import LOOPBACK
 from deployments.contract.names import REFUSED
@@ -66,6 +69,9 @@ def deploy(file: Path) -> None:
     check_keys(config, os.environ.get(HOST, LOOPBACK), bool(os.environ.get(WITHOUT_KEYS)))
     if os.environ.get(JSON_LOGS):
         configuration.log_json(config)
+    if server := os.environ.get(SERVER):
+        process = psutil.Process(int(server.partition("@")[0]))
+        print(f"deploying to the server of process {process.pid}, started in {process.cwd()}", file=sys.stderr)
     api, logs = ServeApi(os.environ[DASHBOARD]), Logs(Path(os.environ[SESSION]))
     # What was logged before is not about this configuration.
     logs.skip()
@@ -120,12 +126,16 @@ def check_kept(config: Mapping[str, Any], keeps: Mapping[str, list[Any]]) -> Non
         why = configuration.why_serve(config) or "front: direct"
         raise ScriptError(f"{keeps['front'][-1]} takes requests until the server ends, and {why}; {RESTART}")
     changed = [
-        f"{name} is {wanted.get(name)!r}, and the server keeps {keeps.get(name, [None])[-1]!r} until it ends"
+        f"{name} is {_text(wanted.get(name))} in the file and {_text(served[-1])} until the server ends"
         for name in {**keeps, **wanted}
-        if wanted.get(name) not in keeps.get(name, [None])
+        if wanted.get(name) not in (served := keeps.get(name, [None]))
     ]
     if changed:
         raise ScriptError(f"{'; '.join(changed)}; {RESTART}")
+
+
+def _text(value: Any) -> str:
+    return "not set" if value is None else repr(value)
 
 
 def check_server() -> None:

@@ -78,5 +78,6 @@ def check_ports(*ports: Port) -> None:
     if problems:
         raise ScriptError(
             f"{'; '.join(problems)}. Free {'it' if len(problems) == 1 else 'them'}, or change the setting in "
-            "brackets (in a cluster, `..._options` at its head); `ensemble serve --ports-from N` takes N to N + 3"
+            "brackets (a cluster's `http_options` and `grpc_options` are set at its head); "
+            "`ensemble serve --ports-from N` or `make serve FLAGS='--ports-from N'` takes N to N + 3"
         )

@@ -130,12 +130,13 @@ def test_a_change_is_deployed_or_refused_and_whoever_sent_it_is_told(server, fol
 
     done = deploy(user_config={"nodes": {"Labeler": {"top_k": 2}}})
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'changed.yaml'} is in force.\n"), done.stderr
+    assert f"deploying to the server of process {server.process.pid}, started in " in done.stderr
     image = next(drawn_images(3, 1))[1]
     assert len(post(server, image, content_type="image/png").json()["top"]) == 2
     done = deploy(user_config={"nodes": {"Combiner": {"weights": {"m0": 2, "sahre": 1}}}})
     refused = "user_config refused, the previous settings stay in force: "
     assert done.returncode == 1
-    assert done.stderr.startswith(f"error: {refused}")
+    assert f"\nerror: {refused}" in done.stderr
     assert "'sahre'" in done.stderr
     assert eventually(lambda: re.search(rf"^error: ensemble_Ingress \w+: {refused}", server.log(), re.M))
     assert server.log().count("'sahre'") == 1

@@ -48,7 +48,7 @@ def wheels(tmp_path_factory):
     source = folder / "source"
     # What the Dockerfile builds of, which is all that a server needs; elsewhere, because a build writes beside it.
     listed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
-    for name in (*listed, "packages/capacity"):
+    for name in listed:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / name).is_dir():
             ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")

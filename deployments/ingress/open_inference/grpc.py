@@ -86,6 +86,7 @@ class OpenInferenceGrpc:
     async def _infer(self, request: pb.ModelInferRequest, call: Call) -> pb.ModelInferResponse:
         """Answer a request; raw contents are answered raw, typed contents typed."""
         model = self._catalog.find(request.model_name, request.model_version)
+        options.check_text("id", request.id)
         tensor = self._tensor(request, model)
         requested = model.requested(request.outputs, parameters)
         store = self._service.tensor_store

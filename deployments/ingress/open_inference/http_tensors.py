@@ -90,6 +90,7 @@ def read(model: Model, body: bytes, length: int, settings: IngressSettings, stor
         request = InferRequest([], parameters={"binary_data_output": True})
         return Asked(_whole(model, body), model.requested([]), request)
     request = bodies.parsed(body[:length], InferRequest)
+    options.check_text("id", request.id)
     tensor = _tensor(model, request.inputs, memoryview(body)[length:], settings, store)
     requested = model.requested(request.outputs)
     for output in requested:

@@ -214,13 +214,13 @@ def main(**given: Any) -> None:
     ensemble tune-cascade --data images.zip --loss 0.1
     ensemble tune-cascade --data images.zip --order resnet densenet      # thresholds alone
     ensemble tune-cascade --data images.zip --members gate resnet densenet --gates gate --json cascade.json
-    ensemble tune-cascade --data train.zip --hold-out 2500     # the images that training left out
+    ensemble tune-cascade --data train.zip --hold-out 2500     # if `ensemble train --hold-out 2500` trained all members
 
     The members' predictions come from the server's own decoding, prediction and combination. The cheapest cascade
     wins that loses at most `--loss` points of top-1 against all members together; a member costs the CPU time of its
     inference on this machine. Take images that no member was trained on: 600 labelled images can show a loss of 1
     point, 1,200 a loss of 0.5 points, and 6,000 a loss of 0.1 points. With fewer images the command chooses as well,
-    and prints the largest loss that they allow. Prints the lines for the configuration, with the versions of the
+    and prints how many points the cascade may lose. Prints the lines for the configuration, with the versions of the
     models that the thresholds belong to.
     """
     args = SimpleNamespace(**given)

@@ -129,7 +129,7 @@ def write_version(
 
 def describe(folder: Path) -> str:
     """Describe a version in a line: its folder and the size of its weights."""
-    return f"{folder} ({(folder / WEIGHTS).stat().st_size / 1e6:.1f} MB of weights, {METADATA} beside them)"
+    return f"{folder} ({(folder / WEIGHTS).stat().st_size / 1e3:,.0f} kB of weights, {METADATA} beside them)"
 
 
 def _swap(staged: Path, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""The servers that the tests of flows share: a cascade with a cache, and what is tried in it until nothing is."""
+"""The servers that the tests of a file share: a cascade with a cache, and what is tried in it until nothing is."""
 
 import itertools
 import math
@@ -23,7 +23,8 @@ CANARY = {"version": 2, "share": 0, "key": "header:x-user", "least": 10}
 SHADOW = {"model": "one", "version": 2, "role": "shadow", "share": 0, "replaces": "one"}
 
 
-@pytest.fixture(scope="package", params=["separate", "inline"])
+# Not of the folder: what one file tries, counts and remembers would be in the next one's answers and counters.
+@pytest.fixture(scope="module", params=["separate", "inline"])
 def server(request, repository, tmp_path_factory):
     """A server whose first member knows how bright a picture is, and whose second says the same of all.
 

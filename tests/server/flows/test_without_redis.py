@@ -1,14 +1,14 @@
-"""The servers of this folder once their Redis is gone; its tests are the last ones."""
+"""A server of this folder once its Redis is gone."""
+
+import pytest
 
 from tests.redis import running as redis_server
 from tests.server.flows.conftest import SURE
 from tests.server.server import post
 
 
+@pytest.mark.parametrize("server", ["separate"], indirect=True)
 def test_while_redis_is_down_there_is_no_cache_one_line_in_the_log_and_no_error(server, picture):
-    if server.redis is None:
-        return
-
     def lines():
         logs = (path.read_text() for path in server.ray_logs("serve/replica_ensemble_Ingress*.log"))
         return "".join(logs).count("Redis does not answer")

@@ -242,3 +242,11 @@ def test_the_image_takes_the_extras_of_every_kind_of_bucket():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert {"s3", "gs", "az", "hf"} <= extras.keys()
     assert '".[$EXTRAS]"' in (ROOT / "Dockerfile").read_text()
+
+
+def test_the_image_installs_what_make_serve_installs():
+    [base] = re.findall(r"^BASE = (.*)$", (ROOT / "Makefile").read_text(), re.M)
+    [image] = re.findall(r"^RUN .* --no-deps (.*)$", (ROOT / "Dockerfile").read_text(), re.M)
+    made = set(re.findall(r"packages/\w+", base.replace("$(PLUGINS)", "packages/plugins")))
+    assert set(re.findall(r"packages/\w+", image)) == made
+    assert made <= {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines()}

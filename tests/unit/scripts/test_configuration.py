@@ -40,6 +40,7 @@ def test_a_relative_repository_is_the_folders_of_the_file(tmp_path, repository):
         ("applications: {name: a}", "is a list of mappings"),
         ("applications: [{deployments: [{num_replicas: [2]}]}]", "num_replicas: it is a number or `auto`"),
         ("applications: [{deployments: [{autoscaling_config: true}]}]", "autoscaling_config: it is a mapping"),
+        ("a: &a {b: 1}\nc:\n  <<: *a\n  b: 2\n  b: 3", "'b' stands twice in one mapping; merge both\n.*line 5"),
         ("http_options: {host: }", r"http_options\.host is None; write an address, such as 127\.0\.0\.1"),
     ],
 )

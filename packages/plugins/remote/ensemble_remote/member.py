@@ -34,7 +34,7 @@ from ensemble_serving.answer import Version
 logger = logging.getLogger("ray.serve")
 
 UNKNOWN = "unknown"
-# Characters of a version, which every answer has.
+# Characters of a version, which every answer has; of a longer one the last three are dots.
 MOST_VERSION = 64
 # The delay before the first retry, at random up to twice as long; it doubles with each retry.
 MIN_BACK_OFF_S = 0.025
@@ -180,7 +180,10 @@ class RemoteMember:
         finally:
             endpoint.in_flight -= 1
         endpoint.succeeded()
-        return scores[: len(images)], (output.version or binding.version)[:MOST_VERSION]
+        version = output.version or binding.version
+        if len(version) > MOST_VERSION:
+            version = f"{version[: MOST_VERSION - 3]}..."
+        return scores[: len(images)], version
 
     def _probabilities(self, values: Any, rows: int) -> Probabilities:
         try:

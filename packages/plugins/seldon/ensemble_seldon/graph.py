@@ -107,11 +107,7 @@ class Graph:
 
     def _from_tftensor(self, tensor: TfTensor) -> Sequence[bytes]:
         """Read the images of a `tftensor`; images of DT_STRING are encoded."""
-        dims = tensor.tensor_shape.dim[: tensors.MOST_DIMENSIONS + 1]
-        try:
-            shape = [int(dim.size) for dim in dims]
-        except ValueError as err:
-            raise InvalidParameter("the tftensor has a shape of numbers") from err
+        shape = [int(dim.size) for dim in tensor.tensor_shape.dim[: tensors.MOST_DIMENSIONS + 1]]
         if tensor.dtype == "DT_STRING":
             self._capacity.check_count(len(tensor.string_val))
             return strings(list(tensor.string_val), shape, not tensor.tensor_content)

@@ -6,7 +6,7 @@ Source: https://github.com/SeldonIO/seldon-core/blob/v1.18.2/proto/prediction.pr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from google.protobuf.struct_pb2 import ListValue
@@ -14,13 +14,15 @@ from google.protobuf.struct_pb2 import ListValue
 from ensemble_seldon import seldon_pb2 as pb
 from ensemble_tensorflow_serving import tensorflow_serving_pb2 as tf
 
+# An integer of 64 bits: in the JSON of protobuf's messages a text, of clients also a number.
+Int64 = int | Annotated[str, msgspec.Meta(max_length=20, pattern="^-?[0-9]+$")]
 DATA_TYPES = tf.DESCRIPTOR.enum_types_by_name["DataType"]
 
 
 class TfDim(msgspec.Struct):
-    """An extent; a text, as the JSON of protobuf's messages has numbers of 64 bits, or a number."""
+    """An extent."""
 
-    size: str | int
+    size: Int64
 
 
 class TfShape(msgspec.Struct):
@@ -37,7 +39,12 @@ class TfTensor(msgspec.Struct, rename="camel", omit_defaults=True):
     tensor_content: bytes = b""
     string_val: Sequence[bytes] = []
     float_val: Sequence[float] = []
-    int64_val: Sequence[int] = []
+    int64_val: Sequence[Int64] = []
+
+    def __post_init__(self) -> None:
+        """Read the integers that came as texts; protobuf's own sequence has none."""
+        if isinstance(self.int64_val, list):
+            self.int64_val = [int(each) for each in self.int64_val]
 
 
 class SeldonTensor(msgspec.Struct):

@@ -33,6 +33,11 @@ FLOATS = {"dtype": "DT_FLOAT", "tensorShape": DIMS, "floatVal": PIXELS.ravel().t
 INTEGERS = {"dtype": "DT_INT64", "tensorShape": DIMS, "int64Val": PIXELS.ravel().tolist()}
 
 
+# As protobuf's own writer of JSON has integers of 64 bits.
+TEXTS = {**INTEGERS, "int64Val": [str(value) for value in INTEGERS["int64Val"]]}
+ONE = {"dtype": "DT_INT64", "tensorShape": {"dim": [{"size": extent} for extent in "1113"]}}
+
+
 def ask(door, message):
     return door.ask(PATH, json.dumps(message).encode(), chunk=10**6)
 
@@ -55,7 +60,9 @@ def decoded(image):
     return cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR)[:, :, ::-1]
 
 
-@pytest.mark.parametrize(("form", "value"), [*DATA.items(), ("tftensor", FLOATS), ("tftensor", INTEGERS)])
+@pytest.mark.parametrize(
+    ("form", "value"), [*DATA.items(), *(("tftensor", each) for each in (FLOATS, INTEGERS, TEXTS))]
+)
 def test_pixels_over_rest_are_answered_in_their_form(form, value):
     door = Door()
     status, told = ask(door, {"data": {"names": ["x"], form: value}, "meta": {"puid": "own", "tags": {"a": 1}}})
@@ -142,7 +149,13 @@ async def test_an_encoded_image_over_grpc_and_its_id():
         ({"data": {"ndarray": [[[[1, 2, None]]]]}}, "numbers"),
         ({"data": {"ndarray": "a"}}, "JSON object"),
         ({"data": {"tftensor": {"dtype": "DT_HALF", "tensorShape": DIMS}}}, "DT_FLOAT"),
-        ({"data": {"tftensor": {"dtype": "DT_UINT8", "tensorShape": {"dim": [{"size": "x"}]}}}}, "numbers"),
+        ({"data": {"tftensor": {"dtype": "DT_UINT8", "tensorShape": {"dim": [{"size": "x"}]}}}}, "dim[0].size"),
+        *(
+            ({"data": {"tftensor": {**ONE, "int64Val": [value, "0", "0"]}}}, "int64Val[0]")
+            for value in ("", "x", "1.0", "1e1", "1_0", " 1", "+1", "\u0661", "0" * 21, "1" * 5000, 1.5, None)
+        ),
+        ({"data": {"tftensor": {**ONE, "int64Val": ["-1", "0", "0"]}}}, "whole numbers"),
+        ({"data": {"tftensor": {**ONE, "int64Val": ["9" * 20, "0", "0"]}}}, "no INT64"),
         ({"data": {"tftensor": {"dtype": "DT_UINT8", "tensorShape": {"dim": [{"size": 2**70}]}}}}, "[N,H,W,3]"),
         ({"data": {"tftensor": {"dtype": "DT_UINT8", "tensorShape": DIMS, "tensorContent": "eA=="}}}, "1 came"),
         ({"data": {"tftensor": {"dtype": "DT_STRING", "stringVal": ["eA=="] * 65}}}, "1 to 64 images"),

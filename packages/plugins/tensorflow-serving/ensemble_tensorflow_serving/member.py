@@ -115,10 +115,13 @@ def _tensor(name: str, info: pb.TensorInfo) -> Tensor:
 
 
 def _values(tensor: pb.TensorProto) -> NDArray[Any]:
-    halves = np.array(tensor.half_val).astype(np.uint16).tobytes()
+    sent = np.array(tensor.half_val, np.int32)
+    halves = sent.astype(np.uint16)
+    if not np.array_equal(halves, sent):
+        raise InvalidResponse("the output has a half_val of more than 16 bits")
     shape = [dim.size for dim in tensor.tensor_shape.dim[:READ_DIMENSIONS]]
     numbers = tensor.double_val or tensor.float_val
-    return output_array(_name(tensor.dtype), shape, tensor.tensor_content or halves, numbers)
+    return output_array(_name(tensor.dtype), shape, tensor.tensor_content or halves.tobytes(), numbers)
 
 
 def _name(dtype: int) -> str:

@@ -133,6 +133,20 @@ async def test_scores_of_another_precision(gives):
     await server.stop()
 
 
+@pytest.mark.parametrize("more", [2**16, -(2**16), -(2**31)])
+async def test_a_half_of_more_than_16_bits_is_the_members_failure(more, monkeypatch):
+    # Its last 16 bits are those of a good answer.
+    halves = VALUES[HALF][1].astype(int)
+    halves[0, 0] += more
+    monkeypatch.setitem(VALUES, HALF, ("half_val", halves))
+    server = TensorFlow()
+    server.gives = HALF
+    config = member("grpc", await server.start("grpc"))
+    answer = await config.make(None, MemberInterface(Preprocessing((8, 8)), LABELS), 8)(batch(PIXELS))
+    assert {type(error) for error in errors(answer).values()} == {InferenceFailed}
+    await server.stop()
+
+
 async def test_images_as_they_were_sent(way):
     server = TensorFlow(STRING)
     config = member(way, await server.start(way))

@@ -132,3 +132,23 @@ def test_an_image_s_error_keeps_when_to_come_again():
     with pytest.raises(Overloaded) as caught:
         succeeded([Overloaded("later", retry_after_s=1.5)])
     assert caught.value.retry_after_s == 1.5
+
+
+def test_the_id_that_an_answer_repeats_is_bounded_over_http():
+    door = Door()
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": ["eA=="]}
+    for length, status, text in ((1001, 422, "id: it has more than 1000 characters"), (1000, 200, "x" * 1000)):
+        asked = {"id": "x" * length, "inputs": [tensor]}
+        answer = door.ask("/v2/models/ensemble/infer", json.dumps(asked).encode())
+        assert (answer[0], text in json.dumps(answer[1]), len(door.images)) == (status, True, int(status == 200))
+
+
+async def test_the_id_that_an_answer_repeats_is_bounded_over_grpc():
+    door, request = Door(), infer(b"a")
+    request.id = "x" * 1001
+    code, details, _ = await call(door, "inference.GRPCInferenceService/ModelInfer", request)
+    assert (code, "id: it has more than 1000" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+    assert door.images == []
+    request.id = "x" * 1000
+    code, _, answer = await call(door, "inference.GRPCInferenceService/ModelInfer", request)
+    assert (code, answer.id) == (grpc.StatusCode.OK, request.id)

@@ -40,17 +40,23 @@ def application(**more):
     [
         (
             {"http_options": {"host": "127.0.0.1", "port": 8100}},
-            "http_options.port is 8100, and the server keeps 24000",
+            "http_options.port is 8100 in the file and 24000 until the server ends",
         ),
-        ({"http_options": {"host": "127.0.0.1", "root_path": "/x"}}, "http_options.root_path is '/x', and .* None"),
-        ({"grpc_options": {"grpc_servicer_functions": []}}, "grpc_servicer_functions is .*start `ensemble serve` with"),
+        (
+            {"http_options": {"host": "127.0.0.1", "root_path": "/x"}},
+            "http_options.root_path is '/x' in the file and not set until",
+        ),
+        (
+            {"grpc_options": {"grpc_servicer_functions": []}},
+            "grpc_servicer_functions is .*start `ensemble serve` with",
+        ),
         (application(args={"front": "serve"}), "HAProxy takes requests until the server ends, and front: serve"),
         (application(route_prefix="/x"), "HAProxy takes requests until .* route_prefix is not /"),
         ({"applications": [APPLICATION, {**APPLICATION, "name": "b"}]}, "there are 2 applications"),
-        (application(name="other"), "applications.0.name is 'other', and the server keeps 'ensemble'"),
+        (application(name="other"), "applications.0.name is 'other' in the file and 'ensemble' until"),
         (
             application(args={"protocols": ["mine:Words"]}),
-            "applications.0.args.protocols is .'mine:Words'., and .* None",
+            "applications.0.args.protocols is .'mine:Words'. in the file and not set until",
         ),
         ({"applications": []}, "would end the served application"),
     ],

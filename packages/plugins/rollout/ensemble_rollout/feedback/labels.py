@@ -33,8 +33,8 @@ PATH = "/feedback"
 LINES = frozenset({"application/x-ndjson", "application/jsonl", "application/json-lines"})
 MAX_BYTES = MIB
 FORM = '{"request_id": "...", "label": "..."}, on one line; and "index" of an image after the first'
-# Labels in one request; the highest position of an image in its request.
-MAX_LABELS, MAX_PLACE = 4096, 100_000
+# Labels, and lines with the empty ones, in one request; the highest position of an image in its request.
+MAX_LABELS, MAX_LINES, MAX_PLACE = 4096, 2 * 4096, 100_000
 
 # Takes a label by the request's id, the class, the image's position, and the name of the caller's key, empty for none;
 # raises as `FeedbackStore.take`.
@@ -101,6 +101,9 @@ def routes(ingress: Ingress, take: TakesLabel) -> Routes:
 
     async def handler(request: Request, call: Call) -> Response:
         body, _ = await bodies.document(request, ingress.capacity, call.caller, bodies.Limit(MAX_BYTES))
+        # Before a million empty lines are made.
+        if body.count(b"\n") > MAX_LINES:
+            raise InvalidParameter(f"a request holds at most {MAX_LINES} lines, the empty ones included")
         lines = [line for line in body.split(b"\n") if line.strip()]
         is_one = bodies.media_type(request.headers) not in LINES and len(lines) <= 1
         errors = await taken(take, _from_json, [body] if is_one else lines, call.caller.name)
