@@ -80,8 +80,8 @@ logger = logging.getLogger("ray.serve")
 LATE = 0.01
 # Calls that have piled up are to be done within this time, besides those that come.
 CATCH_UP_S = 1.0
-# A burst is looked for in each of these last seconds. Chance may be so many standard deviations of their rate, so these
-# do not count.
+# A burst is looked for in each of these last seconds. So many standard deviations of their calls may be chance, and are
+# not counted.
 RECENT_S, CERTAIN = (1.0, 2.0, 4.0), 2.5
 # What a replica reports besides the calls that have arrived.
 REPORTED = ("alone_s", "alone_calls", "spread", "running_requests")

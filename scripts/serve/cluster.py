@@ -219,11 +219,16 @@ def leftovers() -> Iterator[psutil.Process]:
 
 def is_there(marked: str) -> bool:
     """Tell whether the process of a mark runs."""
-    try:
+    return running(marked) is not None
+
+
+def running(marked: str) -> psutil.Process | None:
+    """Find the process of a mark; None if it does not run."""
+    with suppress(psutil.Error, OSError):
         process = psutil.Process(int(marked.partition("@")[0]))
-        return process.status() != psutil.STATUS_ZOMBIE and mark(process) == marked
-    except (psutil.Error, OSError):
-        return False
+        if process.status() != psutil.STATUS_ZOMBIE and mark(process) == marked:
+            return process
+    return None
 
 
 def clear_leftovers() -> None:

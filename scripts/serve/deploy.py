@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from scripts import configuration
 from scripts.errors import ScriptError, errors_in_one_line
 from scripts.flags import described
 from scripts.serve.api import ServeApi
-from scripts.serve.cluster import is_there
+from scripts.serve.cluster import is_there, running
 from scripts.serve.environment import check_propagators, clients_file, read_clients_file
 from scripts.serve.exposure import check_keys
 from scripts.serve.logs import Logs
@@ -65,13 +66,11 @@ def deploy(file: Path) -> None:
                 f"no server of this user listens on port {port}: there is no {clients_file(port)}"
             ) from err
     check_server()
+    name_server()
     check_kept(config, json.loads(os.environ.get(KEPT, "{}")))
     check_keys(config, os.environ.get(HOST, LOOPBACK), bool(os.environ.get(WITHOUT_KEYS)))
     if os.environ.get(JSON_LOGS):
         configuration.log_json(config)
-    if server := os.environ.get(SERVER):
-        process = psutil.Process(int(server.partition("@")[0]))
-        print(f"deploying to the server of process {process.pid}, started in {process.cwd()}", file=sys.stderr)
     api, logs = ServeApi(os.environ[DASHBOARD]), Logs(Path(os.environ[SESSION]))
     # What was logged before is not about this configuration.
     logs.skip()
@@ -142,6 +141,13 @@ def check_server() -> None:
     """Raise ScriptError if the server has ended."""
     if (server := os.environ.get(SERVER)) and not is_there(server):
         raise ScriptError("the server has ended; start it again by ensemble serve")
+
+
+def name_server() -> None:
+    """Print which server gets the configuration, if its process can be seen and its folder can be read."""
+    if (server := os.environ.get(SERVER)) and (process := running(server)):
+        with suppress(psutil.Error):
+            print(f"deploying to the server of process {process.pid}, started in {process.cwd()}", file=sys.stderr)
 
 
 def is_in_force(config: Mapping[str, Any], applications: list[dict[str, Any]]) -> bool:

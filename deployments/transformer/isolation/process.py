@@ -1,4 +1,4 @@
-"""A decoding process: it decodes one image after the other, until its worker closes the connection or has no more.
+"""A decoding process: it decodes one image after the other, until its worker closes the connection or is idle.
 
     python -m deployments.transformer.isolation.process <descriptor of a socket> <seconds to wait for an image>
 

@@ -189,8 +189,8 @@ class Worker:
         ours, theirs = socket.socketpair()
         ours.settimeout(START_TIMEOUT_S)
         with theirs:
-            module, arguments = "deployments.transformer.isolation.process", (str(theirs.fileno()), str(IDLE_S))
-            command = [sys.executable, "-P", "-m", module, *arguments]
+            arguments = [str(theirs.fileno()), str(IDLE_S)]
+            command = [sys.executable, "-P", "-m", "deployments.transformer.isolation.process", *arguments]
             path = os.pathsep.join(filter(None, sys.path))
             self._process = subprocess.Popen(  # noqa: S603
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path}

@@ -214,8 +214,8 @@ def main(url: str, data: Path | None, limit: int | None, connections: int | None
     The command reads the counts of `/stats` since the start, of one ingress replica. With --data it first sends
     labelled images, then their labels; the configuration then needs `feedback` and one ingress replica. "promote" and
     "don't" are the verdict of McNemar's exact test, at 5 %, on labelled images. "need N more" estimates how many
-    labelled images would decide; if no image was right for one of the two alone, N is the fewest that could. Images
-    that a canary answered do not count for a shadow. The server decides about canaries.
+    labelled images would decide. Until only one of the two has classified an image correctly, N is the fewest that
+    could decide. Images that a canary answered do not count for a shadow. The server decides about canaries.
 
     The API key is read from the environment variable ENSEMBLE_API_KEY.
     """

@@ -15,7 +15,7 @@ from ensemble_seldon import seldon_pb2 as pb
 from ensemble_tensorflow_serving import tensorflow_serving_pb2 as tf
 
 # An integer of 64 bits: in the JSON of protobuf's messages a text, of clients also a number.
-Int64 = int | Annotated[str, msgspec.Meta(max_length=20, pattern="^-?[0-9]+$")]
+Int64 = int | Annotated[str, msgspec.Meta(max_length=20, pattern=r"^-?[0-9]+\Z")]
 DATA_TYPES = tf.DESCRIPTOR.enum_types_by_name["DataType"]
 
 

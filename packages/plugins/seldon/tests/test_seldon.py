@@ -152,7 +152,7 @@ async def test_an_encoded_image_over_grpc_and_its_id():
         ({"data": {"tftensor": {"dtype": "DT_UINT8", "tensorShape": {"dim": [{"size": "x"}]}}}}, "dim[0].size"),
         *(
             ({"data": {"tftensor": {**ONE, "int64Val": [value, "0", "0"]}}}, "int64Val[0]")
-            for value in ("", "x", "1.0", "1e1", "1_0", " 1", "+1", "\u0661", "0" * 21, "1" * 5000, 1.5, None)
+            for value in ("", "x", "1.0", "1e1", "1_0", " 1", "1\n", "+1", "\u0661", "0" * 21, "1" * 5000, 1.5, None)
         ),
         ({"data": {"tftensor": {**ONE, "int64Val": ["-1", "0", "0"]}}}, "whole numbers"),
         ({"data": {"tftensor": {**ONE, "int64Val": ["9" * 20, "0", "0"]}}}, "no INT64"),
