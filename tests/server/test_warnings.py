@@ -84,7 +84,7 @@ def test_every_warning_is_seen_once_with_who_logged_it(server, tmp_path):
     (tmp_path / "changed.yaml").write_text(yaml.safe_dump(server.content))
     command = [Path(sys.executable).with_name("ensemble"), "deploy", tmp_path / "changed.yaml"]
     done = subprocess.run(command, env=server.environment, capture_output=True, text=True)
-    assert done.stderr.startswith("error: user_config refused"), done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: user_config refused"), done.stderr
     store(server.root, "latest", constant(one_hot(0, classes=5)), 2)
     assert post(server, pictures.encode(pictures.grey(10), ".png"), "image/png").status_code == 200
 
