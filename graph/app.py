@@ -29,6 +29,9 @@ from graph.signature import EnsembleSignature, resolve_signatures
 logger = logging.getLogger("ray.serve")
 # Serve looks this often whether a replica is healthy, and replaces one that has been silent three times for so long.
 CHECK_EVERY_S, CHECK_TIMEOUT_S = 2.0, 3.0
+# A node that leaves the configuration answers the old ingress until the new ingress is ready, at most for this time, as
+# long as `ensemble deploy` waits.
+LEAVES_S = 300.0
 
 
 def build(args: dict[str, Any]) -> Application:
@@ -93,7 +96,8 @@ def services(nodes: dict[str, NodeSpec]) -> dict[str, str]:
 def _placed(name: str, recipe: NodeSpec, listens: bool) -> Application | Factory:
     if recipe.placement == "inline":
         return recipe.make
-    return _deployment(NodeDeployment, recipe.deployment).bind(name, recipe.make, listens, recipe.pinning)
+    deployment = _deployment(NodeDeployment, recipe.deployment).options(graceful_shutdown_timeout_s=LEAVES_S)
+    return deployment.bind(name, recipe.make, listens, recipe.pinning)
 
 
 def _deployment(cls: type, name: str) -> serve.Deployment:

@@ -9,11 +9,11 @@ from typing import Any
 
 from ray import serve
 from ray.exceptions import ActorDiedError, ActorUnavailableError
-from ray.serve.exceptions import BackPressureError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from deployments.contract.batch import Batch
-from deployments.contract.errors import Overloaded
+from deployments.contract.errors import NoReplica, Overloaded
 from deployments.contract.nodes import Node
 from deployments.observe.metrics import TaggedCounter
 from deployments.ray_internals.serve_client import user_config
@@ -63,6 +63,7 @@ class HandleEdge:
 
         Raises:
             Overloaded: as many batches wait for the node as its `max_queued_requests` allows.
+            NoReplica: the node is no longer in Serve's configuration.
         """
         sent = batch.outbound()
         try:
@@ -78,6 +79,8 @@ class HandleEdge:
             answer: Batch[Any] = await response
         except BackPressureError:
             raise Overloaded(f"{self._handle.deployment_name} has as many waiting calls as may wait") from None
+        except DeploymentUnavailableError as err:
+            raise NoReplica(f"Serve has ended {self._handle.deployment_name}") from err
         except asyncio.CancelledError:
             # The node would go on working for nobody while the next batch waits.
             response.cancel()  # type: ignore[no-untyped-call]

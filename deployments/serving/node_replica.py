@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
 
 import ray
 from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
 
 from deployments.contract.autoscaling_stats import AutoscalingStats
 from deployments.contract.batch import Batch
@@ -18,6 +21,9 @@ from deployments.reconfigure import LiveSettings
 from deployments.rpc.listener import Listener, sockets
 
 logger = logging.getLogger("ray.serve")
+
+# A replica of a node that is no longer in the configuration looks this often whether its callers have ended.
+CALLERS_EVERY_S = 0.5
 
 
 def take_cores(pinning: Pinning | None) -> None:
@@ -83,6 +89,23 @@ class NodeDeployment:
             self.node.check_health()
 
     async def __del__(self) -> None:
-        """Serve awaits this when it stops the replica: it finishes the batches from the socket."""
-        if self._listener is not None:
-            await self._listener.close()
+        """Serve awaits this when it stops the replica: it finishes the batches from the socket.
+
+        Serve stops a node that is no longer in the configuration at once, but it stops the ingress that calls this node
+        only when the new ingress is ready.
+        """
+        if (listener := self._listener) is not None:
+            while len(listener.callers) > 0 and await asyncio.to_thread(_is_removed):
+                await asyncio.sleep(CALLERS_EVERY_S)
+            await listener.close()
+
+
+def _is_removed() -> bool:
+    """Ask Serve whether this replica's deployment is no longer in its application; False if Serve does not answer."""
+    context = serve.get_replica_context()
+    try:
+        application = serve.status().applications.get(context.app_name)
+    except (RayError, RayServeException):
+        logger.exception("Serve does not tell whether it has removed %s", context.deployment)
+        return False
+    return application is not None and context.deployment not in application.deployments

@@ -2,9 +2,10 @@ import asyncio
 
 import pytest
 from ray.exceptions import ActorUnavailableError
-from ray.serve.exceptions import BackPressureError
+from ray.serve._private.common import DeploymentID
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
-from deployments.contract.errors import Overloaded
+from deployments.contract.errors import NoReplica, Overloaded
 from deployments.rpc.edge import HandleEdge
 from tests.batches import batch
 
@@ -60,4 +61,15 @@ async def test_a_batch_that_serve_does_not_queue_is_refused_as_overload():
             raise BackPressureError(num_queued_requests=1, max_queued_requests=1)
 
     with pytest.raises(Overloaded, match="heavy has as many"):
+        await HandleEdge(Handle())(batch(["a"]))
+
+
+async def test_a_node_that_serve_has_ended_has_no_replica():
+    class Handle:
+        deployment_name = "heavy"
+
+        async def remote(self, _):
+            raise DeploymentUnavailableError(DeploymentID("heavy", "ensemble"))
+
+    with pytest.raises(NoReplica, match="Serve has ended heavy"):
         await HandleEdge(Handle())(batch(["a"]))
