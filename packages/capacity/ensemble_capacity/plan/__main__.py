@@ -1,4 +1,4 @@
-"""Predicts a configuration's throughput, latency, CPU time and memory, from some minutes of measured loads."""
+"""Predicts a configuration's throughput, latency, CPU time and memory, from two minutes of measured loads."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def main(**given: Any) -> None:
     ensemble plan configs/colocated.yaml --rate 100 200 400    # an open loop
     ensemble plan configs/colocated.yaml --cores 16            # another machine
 
-    The first time it serves the configuration here, and measures it for two to eight minutes, by the models' speed.
-    The profile is kept. A prediction is an interval; the errors of predictions that were measured, too, decide its
-    width. See docs/capacity.md.
+    The first time it serves the configuration here, and measures it for about two minutes. The profile is kept. A
+    prediction is an interval; the errors of predictions that were measured, too, decide its width. See
+    docs/capacity.md.
     """
     options = SimpleNamespace(**given)
     config = read(options.config)
@@ -104,7 +104,7 @@ def kept(config: dict[str, Any], images: Sequence[bytes], file: Path | None, aga
                 "configuration and --images, or measure again: --measure"
             )
         return known
-    print(f"Measuring this configuration, two to eight minutes; the profile is kept in {file}.", file=sys.stderr)
+    print(f"Measuring this configuration, about two minutes; the profile is kept in {file}.", file=sys.stderr)
     found = profiles.measure(config, images)
     profiles.write(found, file)
     return found

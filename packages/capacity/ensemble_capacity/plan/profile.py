@@ -26,8 +26,8 @@ from scripts.errors import ScriptError
 CLIENTS = (1, 2, 4, 8, 16, 32, 64)
 # Loads that are predicted and measured: clients of closed loops, and Poisson arrivals at shares of the highest rate.
 CHECKED, SHARES_OF_MOST = (3, 6, 12, 24, 48), (0.3, 0.5, 0.65, 0.8)
-# A load lasts until so many requests are expected, within these times.
-REQUESTS, LEAST_S, MOST_S = 300, 4.0, 30.0
+# How long each load lasts. Loads of up to 30 s made predictions no better.
+SECONDS = 4.0
 
 
 def measure(config: Mapping[str, Any], photographs: Sequence[bytes]) -> Profile:
@@ -45,14 +45,12 @@ def measure(config: Mapping[str, Any], photographs: Sequence[bytes]) -> Profile:
     clients, checked = ([each for each in some if each <= most_in_flight] for some in (CLIENTS, CHECKED))
     with tqdm(total=len(clients) + len(checked) + len(SHARES_OF_MOST), unit="load", leave=False) as bar:
 
-        def row(url: str, mode: Mode, rate: float) -> Row:
+        def row(url: str, mode: Mode) -> Row:
             bar.update()
-            return loaded(url, photographs, mode, enough_s(rate))
+            return loaded(url, photographs, mode, SECONDS)
 
         with serving(served) as url:
-            rows: list[Row] = []
-            for count in clients:
-                rows.append(row(url, Closed(count), rows[-1].requests_per_s if rows else 0.0))
+            rows = [row(url, Closed(count)) for count in clients]
             if bad := next((each for each in rows if each.failed or not each.requests), None):
                 raise ScriptError(f"{bad.failed} requests failed while it was profiled: {bad.first_error}")
             memory = rows[-1].server.memory_mb
@@ -69,14 +67,9 @@ def measure(config: Mapping[str, Any], photographs: Sequence[bytes]) -> Profile:
             most = max(each.requests_per_s for each in profile.loops)
             # Arrivals of their own for each, so that the luck of one sequence is not in all.
             open_loops = (Arrivals(share * most, seed=seed) for seed, share in enumerate(SHARES_OF_MOST))
-            checks = [check(profile, mode, row(url, mode, most)) for mode in map(Closed, checked)]
-            checks += [check(profile, mode, row(url, mode, mode.rate)) for mode in open_loops]
+            modes: list[Mode] = [*map(Closed, checked), *open_loops]
+            checks = [check(profile, mode, row(url, mode)) for mode in modes]
     return msgspec.structs.replace(profile, checks=tuple(each for each in checks if each is not None))
-
-
-def enough_s(rate: float) -> float:
-    """Choose how long a load lasts, by the requests per second that are expected, 0 if that is not known."""
-    return max(LEAST_S, min(MOST_S, REQUESTS / rate)) if rate else MOST_S
 
 
 def fixed(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,7 +113,7 @@ class Measured:
     """Servers that answer every load; the configurations that they serve, and the loads."""
 
     def __init__(self, monkeypatch):
-        self.served, self.loads, self.seconds = [], [], []
+        self.served, self.loads = [], []
         monkeypatch.setattr(profiles, "serving", self.serving)
         monkeypatch.setattr(profiles, "loaded", self.loaded)
 
@@ -124,7 +124,6 @@ class Measured:
 
     def loaded(self, url, images, load, seconds):
         self.loads.append(load)
-        self.seconds.append(seconds)
         value = load.concurrency if isinstance(load, Closed) else load.rate
         server = SimpleNamespace(memory_mb={"ray::one": 1.0}, cpu_s={"one": 1.0})
         return SimpleNamespace(
@@ -146,16 +145,6 @@ def test_each_open_check_has_arrivals_of_its_own(monkeypatch):
     seeds = [load.seed for load in measured.loads if isinstance(load, Arrivals)]
     assert len(set(seeds)) == len(seeds) == len(profiles.SHARES_OF_MOST)
     assert (found.reach(closed=True), found.reach(closed=False)) == (48, pytest.approx(0.8 * 64))
-
-
-def test_a_load_lasts_until_it_has_enough_requests(monkeypatch):
-    measured = Measured(monkeypatch)
-    profiles.measure({"applications": [application()]}, [b"x"])
-    # The rate of a loop is known from the loop before, and at most 30 s are spent on a load.
-    lasted = dict(zip([load.concurrency for load in measured.loads[:12]], measured.seconds, strict=False))
-    assert [lasted[clients] for clients in (1, 16, 32, 48)] == [30, 30, 300 / 16, 300 / 64]
-    assert measured.seconds[12:] == [pytest.approx(300 / (share * 64)) for share in profiles.SHARES_OF_MOST]
-    assert profiles.enough_s(1000) == profiles.LEAST_S
 
 
 def test_a_profile_is_of_the_replicas_at_the_start(monkeypatch):
