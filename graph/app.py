@@ -16,7 +16,7 @@ from deployments.contract.preprocessing import Preprocessing
 from deployments.ingress.single_member import MemberModelInfo
 from deployments.observe.tracing import ROOT
 from deployments.serving.ingress_replica import IngressReplica
-from deployments.serving.node_replica import NodeDeployment
+from deployments.serving.node_replica import REMOVED_S, NodeDeployment
 from deployments.serving.spec import IngressSpec
 from graph.composition import Compose, build_graph, ensemble
 from graph.config import EnsembleConfig, parse
@@ -29,9 +29,8 @@ from graph.signature import EnsembleSignature, resolve_signatures
 logger = logging.getLogger("ray.serve")
 # Serve looks this often whether a replica is healthy, and replaces one that has been silent three times for so long.
 CHECK_EVERY_S, CHECK_TIMEOUT_S = 2.0, 3.0
-# A node that leaves the configuration answers the old ingress until the new ingress is ready, at most for this time, as
-# long as `ensemble deploy` waits.
-LEAVES_S = 300.0
+# A replica of a node may take so long to end: what it waits for its callers, and its last batches.
+STOP_S = REMOVED_S + 10
 
 
 def build(args: dict[str, Any]) -> Application:
@@ -96,7 +95,7 @@ def services(nodes: dict[str, NodeSpec]) -> dict[str, str]:
 def _placed(name: str, recipe: NodeSpec, listens: bool) -> Application | Factory:
     if recipe.placement == "inline":
         return recipe.make
-    deployment = _deployment(NodeDeployment, recipe.deployment).options(graceful_shutdown_timeout_s=LEAVES_S)
+    deployment = _deployment(NodeDeployment, recipe.deployment).options(graceful_shutdown_timeout_s=STOP_S)
     return deployment.bind(name, recipe.make, listens, recipe.pinning)
 
 

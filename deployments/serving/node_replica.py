@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
 import ray
 from ray import serve
-from ray.exceptions import RayError
-from ray.serve.exceptions import RayServeException
 
 from deployments.contract.autoscaling_stats import AutoscalingStats
 from deployments.contract.batch import Batch
@@ -22,8 +21,9 @@ from deployments.rpc.listener import Listener, sockets
 
 logger = logging.getLogger("ray.serve")
 
-# A replica of a node that is no longer in the configuration looks this often whether its callers have ended.
-CALLERS_EVERY_S = 0.5
+# A replica of a node that is no longer in the configuration works on until its callers have ended, at most so long.
+# Its CPUs are taken until then, and the new ingress may need them.
+REMOVED_S, LOOK_EVERY_S = 50.0, 0.5
 
 
 def take_cores(pinning: Pinning | None) -> None:
@@ -95,17 +95,20 @@ class NodeDeployment:
         only when the new ingress is ready.
         """
         if (listener := self._listener) is not None:
-            while len(listener.callers) > 0 and await asyncio.to_thread(_is_removed):
-                await asyncio.sleep(CALLERS_EVERY_S)
+            give_up = time.monotonic() + REMOVED_S
+            while listener.has_callers and time.monotonic() < give_up and await asyncio.to_thread(_is_removed):
+                await asyncio.sleep(LOOK_EVERY_S)
             await listener.close()
 
 
 def _is_removed() -> bool:
-    """Ask Serve whether this replica's deployment is no longer in its application; False if Serve does not answer."""
+    """Ask Serve whether its application goes on without this replica's deployment; False if Serve does not tell."""
     context = serve.get_replica_context()
     try:
         application = serve.status().applications.get(context.app_name)
-    except (RayError, RayServeException):
+    except Exception:
         logger.exception("Serve does not tell whether it has removed %s", context.deployment)
         return False
-    return application is not None and context.deployment not in application.deployments
+    # While Serve builds an application, or after that has failed, Serve lists none of its deployments.
+    listed = application.deployments if application is not None else {}
+    return bool(listed) and context.deployment not in listed

@@ -1,5 +1,7 @@
 """A configuration without some of the separate nodes is deployed under load, and no request fails."""
 
+import os
+
 from tests.networks import heavy, store
 from tests.server.load import Load, replicas
 from tests.server.server import Server, config, eventually
@@ -17,7 +19,8 @@ def test_a_member_is_removed_and_the_other_nodes_become_inline(tmp_path):
     (tmp_path / "slow.py").write_text(SLOW)
     deployments = {name: {"max_surge_percent": 100} for name in ("Ingress", *NODES)}
     content = config(tmp_path, "separate", members=["one", "two"], deployments=deployments)
-    with Server(content, PYTHONPATH=str(tmp_path)) as server:
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    with Server(content, PYTHONPATH=path) as server:
 
         def found():
             return {process for name in ("Ingress", *NODES) for process in replicas(server, name)}
