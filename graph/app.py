@@ -29,7 +29,7 @@ from graph.signature import EnsembleSignature, resolve_signatures
 logger = logging.getLogger("ray.serve")
 # Serve looks this often whether a replica is healthy, and replaces one that has been silent three times for so long.
 CHECK_EVERY_S, CHECK_TIMEOUT_S = 2.0, 3.0
-# A replica of a node may take so long to end: what it waits for its callers, and its last batches.
+# Serve kills a stopped replica of a node after this time: the wait for its callers, and 10 s for its last batches.
 STOP_S = REMOVED_S + 10
 
 

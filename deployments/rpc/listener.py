@@ -84,11 +84,6 @@ class Listener:
         """Return whether callers find the socket; a program that removes old files may have removed its name."""
         return self._server is not None and self._path.exists()
 
-    @property
-    def has_callers(self) -> bool:
-        """Return whether a caller is connected."""
-        return len(self.callers) > 0
-
     async def keep_open(self) -> None:
         """Listen, unless this does already or is closing; raises OSError if it can't."""
         if not self.closing and not self.is_open:

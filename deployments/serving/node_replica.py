@@ -21,8 +21,8 @@ from deployments.rpc.listener import Listener, sockets
 
 logger = logging.getLogger("ray.serve")
 
-# A replica of a node that is no longer in the configuration works on until its callers have ended, at most so long.
-# Its CPUs are taken until then, and the new ingress may need them.
+# A replica of a node that is no longer in the configuration works on until its callers have ended, but not longer than
+# this: the replica keeps its CPUs until then, and the new ingress may need them.
 REMOVED_S, LOOK_EVERY_S = 50.0, 0.5
 
 
@@ -96,7 +96,7 @@ class NodeDeployment:
         """
         if (listener := self._listener) is not None:
             give_up = time.monotonic() + REMOVED_S
-            while listener.has_callers and time.monotonic() < give_up and await asyncio.to_thread(_is_removed):
+            while bool(listener.callers) and time.monotonic() < give_up and await asyncio.to_thread(_is_removed):
                 await asyncio.sleep(LOOK_EVERY_S)
             await listener.close()
 

@@ -7,9 +7,7 @@ from tests.server.load import Load, replicas
 from tests.server.server import Server, config, eventually
 
 NODES = ("JpegTransformer", "one", "two", "Combiner", "Labeler")
-
-
-# Serve waits 2 s before it ends a replica, in which time an ingress with small models is ready.
+# A combiner for the new ingress, which starts in 5 s by it. Serve ends the removed nodes after 2 s.
 SLOW = "import time; time.sleep(5); from deployments.combiner import mean"
 
 
