@@ -10,6 +10,7 @@ from typing import Any
 import click
 from tqdm import tqdm
 
+from ensemble_capacity.plan.profile import fixed
 from ensemble_models.options import POSITIVE, SHARE, Command, Number, file_options, option, write_files
 from lab.benchmark.limit import Limit
 from lab.benchmark.systems import System, can_serve, named, peers, running
@@ -55,7 +56,7 @@ def run(
         yield from ({**_key(load, None, None, count), **row} for count, row in before.items())
         for system in tqdm(systems, f"{load.name}, round {number + 1}", unit="system"):
             found = []
-            with running(system, load) as server:
+            with running(system, load, held) as server:
                 for protocol in system.forms:
                     rows = [
                         {**_key(load, system, protocol, count), **server.load(load, protocol, count, seconds)}
@@ -72,6 +73,11 @@ def run(
                 _add_ratios(found, before, after)
             yield from found
             before = after
+
+
+def held(config: dict[str, Any]) -> None:
+    """Keep the replicas that a server starts with: the start of another one takes the cores that are measured."""
+    config.update(fixed(config))
 
 
 def _key(load: Workload, system: System | None, protocol: str | None, clients: int) -> Row:
@@ -111,6 +117,7 @@ def main(**given: Any) -> None:
     ensemble benchmark --workload embedded --systems limit ours triton --json rows.json
 
     Every round takes each system in turn, with the limit measured again between them; rows are medians over the rounds.
+    Ours does not scale: each node keeps the replicas that it starts with.
     The load is a closed loop of clients in a process of its own, on the same cores. `--tail` adds to each row of one
     client the highest rate of Poisson arrivals whose p99 is at most 3 times the p50 of that row.
 

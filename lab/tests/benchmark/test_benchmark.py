@@ -33,7 +33,7 @@ def fake(monkeypatch):
     FakeServer.rounds = 0
 
     @contextlib.contextmanager
-    def running(system, load):
+    def running(system, load, edit):
         order.append(f"{system.name} {system.placement or ''}".strip())
         FakeServer.rounds += 1
         yield FakeServer()
@@ -60,6 +60,17 @@ def test_systems_take_turns_with_the_limit_between_them(fake):
     assert row["ratio_to_limit"] == pytest.approx(803 / 1600)
 
 
+def test_our_nodes_keep_the_replicas_that_they_start_with():
+    config = workload("trivial", "int8").config("separate", 8000, 9000)
+    benchmark.held(config)
+    kept = {
+        each["name"]: (each["num_replicas"], "autoscaling_config" in each)
+        for each in config["applications"][0]["deployments"]
+    }
+    nodes = ("JpegTransformer", "ResNet", "DenseNet", "Combiner", "Labeler")
+    assert kept == {"Ingress": (2, False), **dict.fromkeys(nodes, (1, False))}
+
+
 def test_the_rate_within_the_tail_stands_beside_a_lone_client_and_the_highest_limit(fake):
     _, limit = fake
     rows = summary(list(run(workload("trivial", "int8"), [OURS["colocated"]], limit, [1, 8], 0.1, 1, with_tail=True)))
@@ -71,10 +82,10 @@ def test_what_was_measured_before_a_failure_is_written(fake, monkeypatch, tmp_pa
     _, limit = fake
     calm = benchmark.running
 
-    def running(system, load):
+    def running(system, load, edit):
         if system.name == "mlserver":
             raise ScriptError("mlserver did not start")
-        return calm(system, load)
+        return calm(system, load, edit)
 
     monkeypatch.setattr(benchmark, "running", running)
     monkeypatch.setattr(benchmark, "Limit", lambda *_: limit)
