@@ -117,7 +117,7 @@ def main(**given: Any) -> None:
     ensemble benchmark --workload embedded --systems limit ours triton --json rows.json
 
     Every round takes each system in turn, with the limit measured again between them; rows are medians over the rounds.
-    Ours does not scale: each node keeps the replicas that it starts with.
+    Our server does not scale: each node keeps the replicas that it starts with.
     The load is a closed loop of clients in a process of its own, on the same cores. `--tail` adds to each row of one
     client the highest rate of Poisson arrivals whose p99 is at most 3 times the p50 of that row.
 
