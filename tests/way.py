@@ -25,7 +25,7 @@ from deployments.ingress.protocol import Service
 from deployments.observe.observer import Observer
 from graph.composition import build_graph, ensemble
 from graph.config import EnsembleConfig, parse
-from graph.features.feature import wanted
+from graph.feature import wanted
 from graph.placement import node_specs
 from graph.signature import resolve_signatures
 
