@@ -80,7 +80,11 @@ def recorded(calls: list[tuple[str, str]]) -> Iterator[None]:
             return
         if code not in known:
             file = Path(code.co_filename)
-            inside = file.is_relative_to(ROOT) and not file.is_relative_to(ROOT / ".venv") and not file.is_relative_to(ROOT / "tests")
+            inside = (
+                file.is_relative_to(ROOT)
+                and not file.is_relative_to(ROOT / ".venv")
+                and not file.is_relative_to(ROOT / "tests")
+            )
             inside = inside and not code.co_name.endswith(COMPREHENSIONS)
             known[code] = (str(file.relative_to(ROOT)), code.co_qualname) if inside else None
         if (call := known[code]) is not None:
