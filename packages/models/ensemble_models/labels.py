@@ -32,7 +32,7 @@ def rename(models: list[Model], file: Path, permute: bool = False) -> None:
             shown = "; ".join(f"{old!r} becomes {new!r}" for old, new in moved[:3])
             raise ScriptError(
                 f"{file} gives {len(moved)} classes of version {model.version} of {model.name!r} names that other "
-                f"classes have now ({shown}): answers change their meaning. --permute does it, if the order is wrong today"
+                f"classes have now ({shown}): answers change their meaning. --permute does it, if today's order is wrong"
             )
     for model in models:
         if model.metadata:
@@ -62,7 +62,8 @@ def main(name: str, labels: Path | None, version: int | None, permute: bool, rep
     ensemble labels mine --labels labels.txt      # once you have edited it: a name on each line, in order of index
 
     A name of several classes gets the class's index behind it. The command renames all versions of the model, or the
-    version in `--version`. It refuses names that change places without `--permute`. A server shows the new names after a restart or `ensemble deploy`.
+    version in `--version`. It refuses names that change places without `--permute`. A server shows the new names after
+    a restart or `ensemble deploy`.
     """
     latest = find(repository, name, version)
     if labels is not None:

@@ -133,8 +133,9 @@ def describe(folder: Path) -> str:
     name, number = folder.parent.name, folder.name
     size = f"{(folder / WEIGHTS).stat().st_size / 1e3:,.0f} kB of weights, {METADATA} beside them"
     return (
-        f"{folder} ({size})\nin force: a member of model {name} without `version` serves version {number} from its next "
-        f"start or `ensemble deploy`, with `version_policy: latest` within seconds; elsewhere set `version: {number}`"
+        f"{folder} ({size})\nin force: a member of model {name} without `version` serves version {number} from its "
+        f"next start or `ensemble deploy`, with `version_policy: latest` within seconds; another one needs "
+        f"`version: {number}`"
     )
 
 
