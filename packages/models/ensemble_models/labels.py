@@ -31,8 +31,8 @@ def rename(models: list[Model], file: Path, permute: bool = False) -> None:
         if (moved := moves(model.labels or (), names)) and not permute:
             shown = "; ".join(f"{old!r} becomes {new!r}" for old, new in moved[:3])
             raise ScriptError(
-                f"{file} gives {len(moved)} classes of version {model.version} of {model.name!r} names that other classes "
-                f"have now ({shown}): answers change their meaning. --permute allows it, if today's order is wrong"
+                f"{file} gives {len(moved)} classes of version {model.version} of {model.name!r} names that other "
+                f"classes have now ({shown}): answers change their meaning. --permute allows it, if the order is wrong"
             )
     for model in models:
         if model.metadata:
