@@ -17,9 +17,8 @@ from deployments.contract.item import TRACE_ID, Item
 from deployments.ingress.protocol import Report, Service
 from deployments.ingress.routes import Routes
 from deployments.observe.metrics import TaggedCounter
-from deployments.rpc.direct import LocalReplicas
 from deployments.rpc.listener import Listener, sockets
-from deployments.rpc.replica import ReplicaGone
+from deployments.rpc.replica import LocalReplicas, ReplicaGone
 from deployments.rpc.wire import VERSION
 from ensemble_rollout.feedback.labels import SERVICE, TakesLabel, refuse, routes
 from ensemble_rollout.feedback.store import FeedbackSettings, FeedbackStats, FeedbackStore
