@@ -142,7 +142,7 @@ def _describe(payload: Any, buffers: list[Buffer]) -> Any:
             )
         whole = np.ascontiguousarray(payload)
         buffers += (whole.reshape(-1).view(np.uint8).data, bytes(-whole.nbytes % ALIGNMENT))
-        return Array(offset, payload.dtype.name, list(whole.shape))  # type: ignore[arg-type]
+        return Array(offset, payload.dtype.name, list(whole.shape))
     if payload and isinstance(payload[0], Answer):
         probabilities = np.stack([answer.probabilities for answer in payload])
         return Answers([answer.classification for answer in payload], _describe(probabilities, buffers))
