@@ -18,6 +18,7 @@ from deployments.combiner import Method
 from deployments.contract.errors import EnsembleError
 from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Preprocessing
+from deployments.contract.proportion import wilson
 from deployments.repository.repository import find, versions
 from deployments.transformer.decoding import read_header
 from ensemble_models.check.choice import Choice
@@ -28,7 +29,6 @@ from ensemble_models.prediction import Candidate, measured_predictions, of_confi
 from ensemble_models.statistics import Interval, Truth, hits
 from ensemble_models.subsets import Panel
 from graph.config import EnsembleConfig
-from graph.features.proportion import wilson
 from graph.sections import CascadeSettings
 from graph.signature import EnsembleSignature
 from scripts.errors import ScriptError
