@@ -17,9 +17,9 @@ from tqdm import tqdm
 
 from deployments.combiner import VOTES, combine
 from deployments.contract.payload import Probabilities
+from deployments.contract.proportion import Z
 from ensemble_models.ensembles import Members
 from ensemble_models.statistics import Interval, of_labels
-from graph.features.proportion import Z
 from scripts.errors import ScriptError
 
 METHODS = ("mean", "geometric_mean", VOTES)
