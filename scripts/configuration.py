@@ -19,7 +19,7 @@ from deployments.contract.errors import ConfigurationError
 from deployments.contract.hosts import LOOPBACK
 from deployments.contract.settings import describe
 from deployments.entry_points import did_you_mean
-from deployments.private import changeable_by_others
+from deployments.folder_permissions import changeable_by_others
 from deployments.ray_internals.import_path import append_working_directory
 from scripts.errors import ScriptError
 

@@ -21,7 +21,7 @@ from unicodedata import category
 
 import msgspec
 
-from deployments.private import changeable_by_others
+from deployments.folder_permissions import changeable_by_others
 from deployments.repository.errors import ModelError
 
 # The bundled models, beside the packages.
