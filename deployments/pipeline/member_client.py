@@ -151,7 +151,7 @@ class MemberClient:
         self._slow = self.breaker.reason
 
     def ask(self, batch: Batch[PixelSets], waits: bool = False) -> Call:
-        """Send the batch to the member. If it has no replica and is spared, the call fails, unless the batch `waits`."""
+        """Send the batch to the member. If it has no replica and is spared, the call fails unless the batch `waits`."""
         self._tried = time.monotonic()
         mine, is_spared = Batch(batch.payload[self._member.pixels], batch.items), self._is_spared
         if waits or is_spared is None:
