@@ -53,8 +53,9 @@ def deploy(file: Path) -> None:
         ConfigurationError: the application can't be built.
     """
     check_propagators()
-    config = configuration.read(file)
-    checks = configuration.Checks(config)
+    document = configuration.load(file)
+    config: dict[str, Any] = document.value
+    checks = configuration.Checks(config, document)
     checks.wait_for_arguments()
     checks.wait()
     if SESSION not in os.environ:

@@ -103,25 +103,26 @@ def serve(
     """
     set_variables()
     raise_file_limit()
-    config = configuration.read(config_file)
-    written = deploy.kept(config)
-    if ports_from is not None:
-        move(config, ports_from)
-    if json_logs:
-        configuration.log_json(config)
-    # Serve's own default is every interface.
-    config["http_options"] = {"host": LOOPBACK, **(config.get("http_options") or {})}
-    machines.listen_on_own_address(config)
-    certificate = certificate_named(config)
-    check_exposure(config, without_keys, certificate is not None)
-    keeps = deploy.keeps(written, deploy.kept(config))
-    http, grpc, _, ray_metrics = wanted(config)
-    os.environ[RAY_METRICS_SETTING] = str(ray_metrics.number)
-    checks = configuration.Checks(config)
+    document = configuration.load(config_file)
+    config: dict[str, Any] = document.value
+    checks = configuration.Checks(config, document)
     with stop_signals() as stop, guarded(), private_folder() as folder, fork_server(folder) as python:
         checks.wait_for_arguments()
         if stop.is_set():
             return
+        written = deploy.kept(config)
+        if ports_from is not None:
+            move(config, ports_from)
+        if json_logs:
+            configuration.log_json(config)
+        # Serve's own default is every interface.
+        config["http_options"] = {"host": LOOPBACK, **(config.get("http_options") or {})}
+        machines.listen_on_own_address(config)
+        certificate = certificate_named(config)
+        check_exposure(config, without_keys, certificate is not None)
+        keeps = deploy.keeps(written, deploy.kept(config))
+        http, grpc, _, ray_metrics = wanted(config)
+        os.environ[RAY_METRICS_SETTING] = str(ray_metrics.number)
         clear_leftovers()
         set_up(folder)
         check_ports(*needed_ports(config))
