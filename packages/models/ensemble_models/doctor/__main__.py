@@ -18,9 +18,10 @@ from ensemble_models.doctor import Finding, failure, machine, software
 from ensemble_models.doctor import cluster as cluster_checks
 from ensemble_models.options import FILE, Command, option
 from scripts import configuration
-from scripts.configuration import check_file, ours, why_serve
+from scripts.configuration import check_file, ours, replicas_at_start, why_serve
 from scripts.serve.environment import check_propagators, switches
 from scripts.serve.front import needed_ports
+from scripts.serve.resources import available
 from scripts.shipped import shipped
 from scripts.strict_yaml import Document
 
@@ -42,10 +43,10 @@ def examine(config: dict[str, Any], document: Document | None = None) -> Iterato
     yield Finding("ok", "configuration: every field is known, and has a value of its type")
     if why_serve(config) is None:
         yield software.haproxy()
-    needed = machine.reserved(config)
-    yield machine.cores(needed["num_cpus"])
+    yield machine.placement(config, document)
     yield machine.instructions()
-    yield machine.memory(needed["memory"], needed["replicas"])
+    entries = [entry for each in config["applications"] for entry in each.get("deployments") or []]
+    yield machine.memory(sum(map(replicas_at_start, entries)), available().memory)
     yield machine.folder()
     yield machine.token()
     for name, value in switches().items():
