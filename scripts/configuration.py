@@ -143,7 +143,7 @@ def check_arguments(application: Mapping[str, Any], serve: Mapping[str, Any] | N
     """
     from graph import rules
     from graph.config import parse
-    from graph.features.feature import wanted
+    from graph.feature import wanted
 
     config, whole = parse(application.get("args") or {}), serve or {"applications": [application]}
     wanted(config)
