@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from ray import serve
@@ -39,33 +39,32 @@ def _problems(schema: type[BaseModel], given: Mapping[str, Any], path: str) -> I
     known = {*schema.model_fields, *OF_NEWER_RAY}
     for name in given.keys() - known:
         yield f"{path}{name}: unknown field{did_you_mean(name, known)}"
-    wrong, missing = set[Any](), ""
+    sections = [each for name in given.keys() & schema.model_fields.keys() for each in _sections(schema, name, given)]
+    if shapeless := [(where, entry) for where, _, entry in sections if not isinstance(entry, Mapping)]:
+        yield from (f"{path}{where}: Input should be a mapping (got {entry!r})" for where, entry in shapeless)
+        return
+    unusable = ""
     try:
         # As JSON, where a text may stand for an enumeration.
         schema.model_validate_json(json.dumps(given), strict=True)
     except ValidationError as err:
         yield from problems(err, path, given)
-        wrong = {each["loc"][0] for each in err.errors() if len(each["loc"]) == 1}
-    except (ImportError, AttributeError) as err:
-        missing = f"{path.rstrip('.')}: it names what can't be imported: {err}"
-    below = [
-        problem
-        for name in (given.keys() & schema.model_fields.keys()) - wrong
-        for where, inner, entry in _sections(schema, name, given[name])
-        for problem in _problems(inner, entry, f"{path}{where}.")
-    ]
-    yield from below or filter(None, [missing])
+    except (ImportError, AttributeError, TypeError) as err:
+        unusable = f"{path.rstrip('.')}: Serve can't use it: {err}"
+    below = [each for where, inner, entry in sections for each in _problems(inner, entry, f"{path}{where}.")]
+    yield from below or filter(None, [unusable])
 
 
 def _sections(
-    schema: type[BaseModel], name: str, value: Any
-) -> Iterator[tuple[str, type[BaseModel], Mapping[str, Any]]]:
-    """Yield the mappings of a field, the field's own or a list's, that have a schema; each with its path."""
-    inner = _schema_in(schema.model_fields[name].annotation)
-    entries = {f"{name}.{i}": each for i, each in enumerate(value)} if isinstance(value, list) else {name: value}
-    for where, entry in entries.items():
-        if inner is not None and isinstance(entry, Mapping):
-            yield where, inner, entry
+    schema: type[BaseModel], name: str, given: Mapping[str, Any]
+) -> Iterator[tuple[str, type[BaseModel], Any]]:
+    """Yield the mapping of a field, or the entries of its list, if they have a schema; each with its path."""
+    annotation, value = schema.model_fields[name].annotation, given[name]
+    inner, is_list = _schema_in(annotation), list in map(get_origin, (annotation, *get_args(annotation)))
+    if inner is not None and is_list and isinstance(value, list):
+        yield from ((f"{name}.{i}", inner, entry) for i, entry in enumerate(value))
+    elif inner is not None and not is_list and isinstance(value, Mapping):
+        yield name, inner, value
 
 
 def _schema_in(annotation: Any) -> type[BaseModel] | None:

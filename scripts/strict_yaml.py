@@ -48,7 +48,9 @@ class Document:
                 raise ConfigurationError(*problems)
             self.value: Any = yaml.SafeLoader("").construct_document(self._root) if self._root else None
         except yaml.YAMLError as err:
-            raise ConfigurationError(f"it is not valid YAML: {err}") from err
+            mark, problem = getattr(err, "problem_mark", None), getattr(err, "problem", err)
+            place = f"line {mark.line + 1}: " if mark else ""
+            raise ConfigurationError(f"{place}it is not valid YAML: {problem}") from err
 
     @contextmanager
     def locating(self, *places: Sequence[str | int]) -> Iterator[None]:

@@ -95,6 +95,9 @@ INGRESS = {"name": "Ingress"}
         ({"proxy_location": "Nowhere"}, [], "^proxy_location: Input should be 'Disabled', 'HeadOnly' or 'EveryNode'"),
         ({}, [INGRESS, INGRESS], r"^applications\.0\.deployments\.1\.name: 'Ingress' has an entry before"),
         ({}, [{"num_replicas": 1}], r"^applications\.0\.deployments\.0\.name: Field required$"),
+        ({}, ["Ingress"], r"^applications\.0\.deployments\.0: Input should be a mapping \(got 'Ingress'\)"),
+        ({"applications": {"name": "a"}}, None, r"^applications: Input should be a list"),
+        ({}, {"name": "Ingress"}, r"^applications\.0\.deployments: Input should be a list"),
         ({}, [{**INGRESS, "num_replica": 1}], r"\.num_replica: unknown field; did you mean 'num_replicas'"),
         ({}, [{**INGRESS, "num_replicas": [2]}], r"deployments\.0: `num_replicas` must be an int"),
         ({}, [{**INGRESS, "num_replicas": True}], r"num_replicas: Input should be a valid integer \(got true\)"),
@@ -113,7 +116,7 @@ INGRESS = {"name": "Ingress"}
         (
             {},
             [{**INGRESS, "autoscaling_config": {"policy": {"policy_function": "nowhere.policies:Policy"}}}],
-            "autoscaling_config.*can't be imported: No module named 'nowhere'",
+            "autoscaling_config.* Serve can't use it: No module named 'nowhere'",
         ),
         ({}, [{**INGRESS, "ray_actor_options": {"num_cpus": "much"}}], r"ray_actor_options\.num_cpus: .* valid number"),
         ({}, [{**INGRESS, "ray_actor_options": {"cpus": 1}}], r"ray_actor_options\.cpus: unknown field; did you mean"),
@@ -124,7 +127,8 @@ INGRESS = {"name": "Ingress"}
 def test_what_serve_refuses_or_ignores_is_named_before_it_runs(repository, change, entries, told):
     content = {**config(repository, "inline"), **change}
     serve_schema.check(config(repository, "inline"))
-    content["applications"][0]["deployments"] = entries
+    if entries is not None:
+        content["applications"][0]["deployments"] = entries
     with pytest.raises(ConfigurationError) as caught:
         serve_schema.check(content)
     assert re.search(told, caught.value.args[0]), caught.value.args
