@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deployments.contract.errors import ConfigurationError
-from deployments.doors import did_you_mean
+from deployments.entry_points import did_you_mean
 from deployments.private import changeable_by_others
 from deployments.ray_internals.import_path import append_working_directory
 from scripts.errors import ScriptError

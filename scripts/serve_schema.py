@@ -13,7 +13,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.settings import problems
-from deployments.doors import did_you_mean
+from deployments.entry_points import did_you_mean
 
 # Ray 2.58 does not know this field, and docs/compatibility.md says what happens without it.
 OF_NEWER_RAY = {"max_surge_percent"}
