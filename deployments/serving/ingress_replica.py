@@ -34,8 +34,10 @@ from deployments.observe.observer import Observer
 from deployments.observe.tracing import Tracing
 from deployments.ray_internals.serve_client import http_host
 from deployments.reconfigure import LiveSettings
-from deployments.rpc.direct import ClusterSize, DirectEdge, Factory
+from deployments.rpc.cluster import ClusterSize
+from deployments.rpc.direct import DirectEdge
 from deployments.rpc.edge import edge
+from deployments.rpc.stand_in import Factory
 from deployments.serving.node_replica import take_cores
 from deployments.serving.spec import IngressSpec
 
@@ -150,8 +152,8 @@ class IngressReplica:
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Report the requests in progress, by every protocol, because Serve counts only its own."""
         if self._front is None:
-            return self._ingress.demand.stats()
-        return {"running_requests": self._front.in_flight + self._by_handle, **self._ingress.demand.stats()}
+            return self._ingress.autoscaling_stats.stats()
+        return {"running_requests": self._front.in_flight + self._by_handle, **self._ingress.autoscaling_stats.stats()}
 
     async def check_health(self) -> None:
         """Raise if an inline node or a feature can't work any more."""
