@@ -50,7 +50,7 @@ def load(file: Path) -> Document:
     for application in applications if isinstance(applications, list) else ():
         arguments = application.get("args") if isinstance(application, dict) else None
         given = arguments.get(REPOSITORY) if isinstance(arguments, dict) else None
-        if isinstance(given, str) and "://" not in given:
+        if isinstance(arguments, dict) and isinstance(given, str) and "://" not in given:
             arguments[REPOSITORY] = str(file.resolve().parent / given)
     return document
 

@@ -19,7 +19,6 @@ from deployments.entry_points import did_you_mean
 OF_NEWER_RAY = {"max_surge_percent"}
 
 
-@serve.deployment
 class _Any:
     """Any deployment, to try the options of a configuration."""
 
@@ -60,7 +59,7 @@ def _sections(
 ) -> Iterator[tuple[str, type[BaseModel], Any]]:
     """Yield the mapping of a field, or the entries of its list, if they have a schema; each with its path."""
     annotation, value = schema.model_fields[name].annotation, given[name]
-    inner, is_list = _schema_in(annotation), list in map(get_origin, (annotation, *get_args(annotation)))
+    inner, is_list = _schema_in(annotation), list in {get_origin(each) for each in (annotation, *get_args(annotation))}
     if inner is not None and is_list and isinstance(value, list):
         yield from ((f"{name}.{i}", inner, entry) for i, entry in enumerate(value))
     elif inner is not None and not is_list and isinstance(value, Mapping):
@@ -77,16 +76,16 @@ def _schema_in(annotation: Any) -> type[BaseModel] | None:
 def _problems_of_application(application: Mapping[str, Any], path: str) -> Iterator[str]:
     """Yield what Serve's schema takes, and what fails when Serve deploys an application of it."""
     yield from _problems_of_name(path, {name: application.get(name) for name in ("name", "route_prefix")})
-    seen = set[str]()
+    seen, any_deployment = set[str](), serve.deployment(_Any)
+    known = inspect.signature(any_deployment.options).parameters.keys() - {"name"}
     for i, entry in enumerate(application.get("deployments") or []):
         here, name = f"{path}deployments.{i}.", entry["name"]
         yield from _problems_of_name(here, {"name": name})
         if name in seen:
             yield f"{here}name: {name!r} has an entry before, and Serve takes one of them; merge both"
         seen.add(name)
-        known = inspect.signature(_Any.options).parameters.keys() - {"name"}
         try:
-            _Any.options(**{option: value for option, value in entry.items() if option in known})
+            any_deployment.options(**{option: value for option, value in entry.items() if option in known})
         except (ValueError, TypeError) as err:
             yield f"{here}{' '.join(str(err).split())}"
 

@@ -133,7 +133,7 @@ def _doubt(node: yaml.ScalarNode) -> str:
     """Describe a scalar that readers of YAML read differently: its plain form, if it has one, and its quoted form."""
     plain = ""
     with suppress(yaml.YAMLError, TypeError, ValueError):
-        value = yaml.SafeLoader("").construct_object(node)  # type: ignore[no-untyped-call]
+        value = yaml.SafeLoader("").construct_object(node)
         if node.tag == TEXT:
             number = int(value, 8) if value.startswith("0o") else float(value)
             value = int(number) if number == int(number) else number

@@ -108,7 +108,7 @@ def problems(error: ValidationError, above: str = "", root: Any = None) -> list[
     return found
 
 
-def _fields(loc: Sequence[int | str], root: Any) -> Iterator[int | str]:
+def _fields(loc: Sequence[Any], root: Any) -> Iterator[Any]:
     """Leave out of a location what names no field or entry: the types of a union."""
     for position, part in enumerate(loc):
         if (isinstance(root, Mapping) and part in root) or (isinstance(root, list) and isinstance(part, int)):

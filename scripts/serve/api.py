@@ -7,7 +7,7 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -60,11 +60,15 @@ class Waiting:
         self._beginning, self._began = beginning, time.monotonic()
         self._next = self._began + quiet_s
 
-    def print(self, describe: Callable[[], str]) -> None:
-        """Print what is waited for, on stderr, if it is time."""
-        if (now := time.monotonic()) > self._next:
-            self._next = now + SAY_EVERY_S
-            print(f"{self._beginning}, {now - self._began:.0f} s: {describe()}", file=sys.stderr, flush=True)
+    def is_due(self) -> bool:
+        """Tell whether it is time to print."""
+        return time.monotonic() > self._next
+
+    def print(self, waited_for: str) -> None:
+        """Print what is waited for, on stderr."""
+        now = time.monotonic()
+        self._next = now + SAY_EVERY_S
+        print(f"{self._beginning}, {now - self._began:.0f} s: {waited_for}", file=sys.stderr, flush=True)
 
 
 class ServeApi:

@@ -89,7 +89,8 @@ def deploy(file: Path) -> None:
         check_server()
         if time.monotonic() > give_up:
             raise ScriptError(f"not in force after {TIMEOUT_S:.0f} s: {api.progress()}")
-        waiting.print(api.progress)
+        if waiting.is_due():
+            waiting.print(api.progress())
         time.sleep(LOOK_EVERY_S)
     if refused := [record.message for record in logs.new() if record.message.startswith(REFUSED)]:
         raise ScriptError("; ".join(refused))

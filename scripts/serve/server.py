@@ -263,12 +263,12 @@ def health(url: str) -> Answer:
 
 
 def wait_until_ready(api: ServeApi, cluster: Cluster, logs: Logs, url: str, stop: threading.Event) -> None:
-    """Wait until every member has answered once, and Serve knows it; print now and then which members are missing.
+    """Wait until every member has answered once, and Serve knows it; print every few seconds what is missing.
 
     Raises:
         ScriptError: the deployment failed, or took longer than `READY_TIMEOUT_S`.
     """
-    began, told = time.monotonic(), Waiting("Still starting", QUIET_S)
+    began, waiting = time.monotonic(), Waiting("Still starting", QUIET_S)
     waited_for = ""
     while not stop.wait(0.1):
         # Before what the controller logs of it, which is the same.
@@ -288,4 +288,5 @@ def wait_until_ready(api: ServeApi, cluster: Cluster, logs: Logs, url: str, stop
             raise ScriptError(
                 f"not ready after {READY_TIMEOUT_S:.0f} s: {waited_for}; {api.progress()}; see {logs.folder}"
             )
-        told.print(lambda waited_for=waited_for: f"{waited_for}; {api.progress()}")
+        if waiting.is_due():
+            waiting.print(f"{waited_for}; {api.progress()}")
