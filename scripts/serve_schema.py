@@ -76,7 +76,7 @@ def _schema_in(annotation: Any) -> type[BaseModel] | None:
 def _problems_of_application(application: Mapping[str, Any], path: str) -> Iterator[str]:
     """Yield what Serve's schema takes, and what fails when Serve deploys an application of it."""
     yield from _problems_of_name(path, {name: application.get(name) for name in ("name", "route_prefix")})
-    seen, any_deployment = set[str](), serve.deployment(_Any)
+    seen, any_deployment = set[str](), serve.deployment()(_Any)
     known = inspect.signature(any_deployment.options).parameters.keys() - {"name"}
     for i, entry in enumerate(application.get("deployments") or []):
         here, name = f"{path}deployments.{i}.", entry["name"]
