@@ -29,7 +29,8 @@ PLUGIN = re.compile(r"ensemble-([\w-]+)\b.*extra == ['\"]\1['\"]")
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of the message that a name is unknown: the known name that is most like it, if any."""
-    return "".join(f"; did you mean {close!r}?" for close in get_close_matches(name, list(known), 1))
+    by_lower = {each.lower(): each for each in known}
+    return "".join(f"; did you mean {by_lower[close]!r}?" for close in get_close_matches(name.lower(), by_lower, 1))
 
 
 @cache
