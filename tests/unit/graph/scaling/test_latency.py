@@ -216,7 +216,7 @@ def test_only_a_call_that_is_alone_says_how_long_one_takes():
 
 def test_a_disturbance_of_some_seconds_changes_neither_the_duration_nor_its_spread(monkeypatch):
     times = iter(x for i in range(300) for x in (i, i + (0.02 if i % 8 else 0.5)))
-    monkeypatch.setattr("deployments.contract.autoscaling_stats.time.perf_counter", lambda: next(times))
+    monkeypatch.setattr("deployments.observe.observer.time.perf_counter", lambda: next(times))
     work = AutoscalingStats()
     for _ in range(300):
         with work.call():
