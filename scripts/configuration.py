@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.hosts import LOOPBACK
 from deployments.contract.settings import describe
-from deployments.doors import did_you_mean
+from deployments.entry_points import did_you_mean
 from deployments.private import changeable_by_others
 from deployments.ray_internals.import_path import append_working_directory
 from scripts.errors import ScriptError
@@ -158,7 +158,7 @@ def check(
     Raises:
         ConfigurationError: the application can't be built, or an entry of its `deployments` belongs to no deployment.
     """
-    from graph.features.feature import wanted
+    from graph.feature import wanted
     from graph.signature import resolve_signatures
 
     config = check_arguments(application, serve)
