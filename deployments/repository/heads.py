@@ -67,7 +67,7 @@ def recognize(network: ov.Model, scores: NDArray[np.float32]) -> Head:
             "its scores are all from 0 to 1, and do not sum to 1: say by --head whether they are `sigmoid` (each class "
             "by itself) or `logits`"
         )
-    if end in ONE_SIDED or (scores == 0).mean() >= MANY_ZEROS:
+    if end in ONE_SIDED or (scores.size >= ENOUGH_SCORES and (scores == 0).mean() >= MANY_ZEROS):
         raise ModelError(
             f"no score is negative, and they have no common sum (the last operation is {end}): say by --head whether "
             "they are `logits` or `shares` (divided by their sum)"
