@@ -95,7 +95,7 @@ def log_loss(probabilities: Probabilities, labels: Truth) -> float:
 
 def less_surprised(first: Probabilities, second: Probabilities, labels: Truth) -> bool:
     """Check whether the second model makes the labels, [N], likelier than the first, by a paired 99 % interval."""
-    gain = np.log(_of_labels(second, labels)) - np.log(_of_labels(first, labels))
+    gain = np.log(of_labels(second, labels)) - np.log(of_labels(first, labels))
     return bool(gain.mean() > CAREFUL * gain.std() / math.sqrt(len(gain)))
 
 
