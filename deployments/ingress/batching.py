@@ -38,7 +38,10 @@ class Batching:
         waited_s: the time of these waits together, seconds.
         arrivals: the number of images that have arrived.
         arrived_s: when the last of them arrived, by the clock.
+        leaves_alone: whether the image that may leave now leaves without the others.
     """
+
+    leaves_alone = False
 
     def __init__(self, settings: Callable[[], IngressSettings], clock: Callable[[], float]) -> None:
         """Set where the limits in force are read, and a clock, seconds."""
@@ -52,11 +55,6 @@ class Batching:
         self._ended = self._until = 0.0
         self._skip = self._skipped = 0
         self.arrivals, self.arrived_s = 0, float("-inf")
-
-    @property
-    def size(self) -> int:
-        """The most items of a batch."""
-        return self._settings().max_batch_size
 
     def arrived(self, waiting: int) -> None:
         """Note that an image arrived; `waiting` images wait now."""
@@ -134,20 +132,13 @@ class LowPriorityBatching(Batching):
         self._normal, self._is_idle = normal, is_idle
         self._arrived_before = 0
 
-    @property
-    def size(self) -> int:
-        """The most items of a batch."""
-        return 1 if self._is_shared() else super().size
-
-    def _is_shared(self) -> bool:
-        return self._clock() < max(each.arrived_s for each in self._normal) + SENDS_S
-
     def _arrived(self) -> int:
         return sum(each.arrivals for each in self._normal)
 
     def leaves_at(self, waiting: int) -> float | None:
         """Return the time at which a batch leaves if nothing else happens, by the clock; None if no batch leaves."""
-        if not self._is_shared():
+        self.leaves_alone = self._clock() < max(each.arrived_s for each in self._normal) + SENDS_S
+        if not self.leaves_alone:
             return super().leaves_at(waiting)
         has_share = self._arrived() - self._arrived_before >= NORMAL_PER_LOW
         may_leave = waiting and not self.in_flight and (has_share or self._is_idle())

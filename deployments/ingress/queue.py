@@ -82,7 +82,7 @@ class Batcher(Generic[T, R]):
         self._pending[future] = item
         future.add_done_callback(self._remove)
         self.batching.arrived(len(self._pending))
-        if len(self._pending) >= self.batching.size:
+        if len(self._pending) >= self._settings().max_batch_size:
             self.dispatch()
         else:
             # What arrives in this turn of the event loop leaves together.
@@ -100,7 +100,7 @@ class Batcher(Generic[T, R]):
             self._timer.cancel()
             self._timer = None
         loop = asyncio.get_running_loop()
-        while (leaves_at := self.batching.leaves_at(len(self._pending))) is not None:
+        while self._pending and (leaves_at := self.batching.leaves_at(len(self._pending))) is not None:
             wait_s = leaves_at - time.monotonic()
             if wait_s > TICK_S:
                 self._timer = loop.call_later(wait_s, self.dispatch)
@@ -115,7 +115,8 @@ class Batcher(Generic[T, R]):
 
     def _cut(self) -> dict[asyncio.Future[R], T]:
         batch: dict[asyncio.Future[R], T] = {}
-        total, most, most_bytes, now = 0, self.batching.size, self._settings().max_batch_bytes, time.time_ns()
+        total, settings, now = 0, self._settings(), time.time_ns()
+        most = 1 if self.batching.leaves_alone else settings.max_batch_size
         turns = {future: self._turn(item) for future, item in self._pending.items()}
         waiting = sorted(turns, key=turns.__getitem__)
         has_due = turns[waiting[0]] <= now
@@ -124,7 +125,7 @@ class Batcher(Generic[T, R]):
             total += self._size(item)
             if has_due and turns[future] > now:
                 break
-            if len(batch) == most or (batch and total > most_bytes):
+            if len(batch) == most or (batch and total > settings.max_batch_bytes):
                 break
             batch[future] = item
         for future in batch:

@@ -18,7 +18,7 @@ from deployments.contract.errors import ImageTooLarge, InvalidImage
 from deployments.contract.image_probe import PLAIN_PIXELS, START_OF_SCAN, Jpeg, read_jpeg, read_netpbm
 from deployments.contract.payload import Decoded, Pixels
 from deployments.contract.preprocessing import Preprocessing, Size
-from deployments.transformer.resampling import resize
+from deployments.transformer.resampling import PILLOW, resize
 
 # Pillow's own limit would apply before ours.
 Image.MAX_IMAGE_PIXELS = None
@@ -106,14 +106,14 @@ class Header:
         for each in wanted:
             side = max(self.width, self.height) if each.resize == "letterbox" else min(self.width, self.height)
             kept = each.crop_ratio if each.resize == "crop" else 1
-            spare = min(spare, side * kept / max(each.size) / (REDUCING_GAP if each.antialiases else 1))
+            spare = min(spare, side * kept / max(each.size) / (REDUCING_GAP if each.interpolation in PILLOW else 1))
         return next((factor for factor in REDUCED_JPEG if spare >= factor), 1)
 
     def memory(self, wanted: Sequence[Preprocessing]) -> int:
         """Estimate the most memory that decoding for these pixels takes, bytes."""
         pixels, short, resampled = self.width * self.height, min(self.width, self.height), 0.0
         for each in wanted:
-            if each.antialiases:
+            if each.interpolation in PILLOW:
                 part = (each.crop_ratio * short) ** 2 * max(each.size) / min(each.size)
                 resampled = max(resampled, min(pixels, part) if each.resize == "crop" else pixels)
         most = max(pixels * self.bytes_per_pixel, 3 * pixels + COPIED_BYTES_PER_PIXEL * resampled)

@@ -58,8 +58,8 @@ def resize(image: Pixels, wanted: Preprocessing, full: Size | None = None) -> Pi
         scale = min(size[0] / height, size[1] / width)
         size = min(size[0], max(1, round(height * scale))), min(size[1], max(1, round(width * scale)))
     elif wanted.resize == "crop":
-        box = _centre_of_resized(image, full, wanted) if wanted.antialiases else _centre(box, wanted)
-    if wanted.antialiases:
+        box = _centre_of_resized(image, full, wanted) if wanted.interpolation in PILLOW else _centre(box, wanted)
+    if wanted.interpolation in PILLOW:
         resized = _antialiased(image, box, size, PILLOW[wanted.interpolation])
     else:
         resized = _by_opencv(image, box, size, wanted.interpolation)

@@ -222,7 +222,7 @@ class Prioritized(Machine):
             if leaves_at is not None and leaves_at > self.now:
                 self.at(leaves_at, lambda: None)
             elif leaves_at is not None:
-                size = min(self.low.size, self.low_waiting)
+                size = min(1 if self.low.leaves_alone else self.limits.max_batch_size, self.low_waiting)
                 self.low_waiting -= size
                 self.low_batches.append((self.now, size))
                 left = self.low.left(size)
