@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import cv2
@@ -184,7 +185,9 @@ def _white(encoded: bytes) -> int:
     return 0 if is_scaled else white
 
 
-def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> Decoded:
+def decode(
+    encoded: bytes, header: Header, wanted: Sequence[Preprocessing], later: Sequence[Preprocessing] = ()
+) -> Decoded:
     """Decode an image once, and make its pixels for each preprocessing: the standard evaluation transforms.
 
     EXIF orientation is honoured, grey becomes colour, alpha is dropped. A JPEG much larger than needed is decoded at
@@ -194,6 +197,7 @@ def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> D
         encoded: the file's bytes, in any format that OpenCV decodes.
         header: the file's header, by `read_header`.
         wanted: the preprocessings; if there are none, the image is decoded all the same, to find out whether it can be.
+        later: further ones, whose pixels the result can make.
 
     Returns:
         BGR pixels, uint8 [height,width,3], for each preprocessing, in order; a file that lacks no more than its end
@@ -202,7 +206,7 @@ def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> D
     Raises:
         InvalidImage: the image is damaged or truncated.
     """
-    scale = header.scale(wanted)
+    scale = header.scale([*wanted, *later])
     flags = REDUCED_JPEG.get(scale, cv2.IMREAD_COLOR)
     if header.white:
         flags |= cv2.IMREAD_ANYDEPTH
@@ -222,8 +226,8 @@ def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> D
         image = cv2.convertScaleAbs(image, alpha=255 / header.white)
     pixels = image.astype(np.uint8, copy=False)
     full = None if scale == 1 else _upright(header, pixels)
-    sets = [resize(pixels, preprocessing, full) for preprocessing in wanted]
-    return Decoded(sets, (header.width, header.height), warning)
+    make = partial(resize, pixels, full=full)
+    return Decoded([make(each) for each in wanted], (header.width, header.height), warning, make if later else None)
 
 
 def _upright(header: Header, image: Pixels) -> Size:
