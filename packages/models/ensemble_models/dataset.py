@@ -247,7 +247,7 @@ def truth(dataset: Dataset, model: Model) -> Truth:
 def truth_of(models: Sequence[Model], dataset: Dataset) -> Truth:
     """Find the class of every image by the labels that all models share; raises ScriptError if they differ."""
     labels = truth(dataset, models[0])
-    if other := [model.name for model in models if model.labels != models[0].labels]:
+    if other := [model.name for model in models if set(model.labels or ()) != set(models[0].labels or ())]:
         raise ScriptError(f"models {models[0].name!r} and {other[0]!r} have different labels; name one by --members")
     return labels
 
