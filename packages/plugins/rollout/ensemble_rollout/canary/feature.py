@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from deployments.contract.caller import ADDRESS
 from deployments.contract.nodes import Node
 from deployments.contract.rollout import SUFFIX
 from deployments.ingress.protocol import Report
+from deployments.members.local import LocalMember
 from deployments.observe.metrics import SECONDS, TaggedCounter, TaggedGauge, TaggedHistogram, report_periodically
+from deployments.repository.address import split_model
+from deployments.repository.repository import remember_rollback
 from ensemble_rollout.canary.flow import Canary, Comparison
 from ensemble_rollout.canary.trial import CanaryCounters, CanaryStats, Trial
 from ensemble_rollout.record import PixelTap, ShadowInterceptor, Trials, answered
@@ -18,6 +24,8 @@ from graph.features.feature import Feature, Site
 from graph.pipeline.pipeline import Answered, InFlight, Pipeline
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
+
+logger = logging.getLogger("ray.serve")
 
 
 def counters() -> CanaryCounters:
@@ -31,8 +39,22 @@ def counters() -> CanaryCounters:
     return CanaryCounters(TaggedCounter, took.observe)
 
 
-def follow(trials: Sequence[Trial]) -> None:
-    """Report the shares in force."""
+def remember(config: EnsembleConfig, trial: Trial) -> None:
+    """Note beside the model that its canary was rolled back, so that "the highest version" is another one."""
+    member = next(each for each in config.members if each.name == trial.name)
+    if not isinstance(member, LocalMember) or member.canary is None:
+        return
+    address, name = split_model(member.model_name)
+    if isinstance(root := address or config.model_repository, Path):
+        try:
+            remember_rollback(root, name, int(member.canary.version), f"{trial.rolled_back}: {trial.found}")
+        except OSError as err:
+            logger.warning("the rollback of version %s of %r is not remembered: %s", member.canary.version, name, err)
+
+
+def follow(trials: Sequence[Trial], on_rollback: Callable[[Trial], None]) -> None:
+    """Report the shares in force, and once each canary that was rolled back."""
+    noted = set[str]()
     share = TaggedGauge("ensemble_canary_share", "Share of the images that a canary answers.", "member")
     rolled_back = TaggedGauge(
         "ensemble_canary_rolled_back", "1 for a canary that was rolled back, by the reason.", "member", "reason"
@@ -43,6 +65,9 @@ def follow(trials: Sequence[Trial]) -> None:
             share.set(each.share, each.name)
             if each.rolled_back:
                 rolled_back.set(1.0, each.name, each.rolled_back)
+                if each.name not in noted:
+                    on_rollback(each)
+                    noted.add(each.name)
 
     report_periodically(report, "canary metrics")
 
@@ -60,7 +85,7 @@ class Canaries(Feature):
         counted, asking, nodes = counters(), config.ensemble, site.nodes
         trials = [Trial(each.name, each.canary, counted) for each in config.members if each.canary is not None]
         turns = 1 if asking.cascade is None else len(asking.cascade.order)
-        follow(trials)
+        follow(trials, partial(remember, config))
         self.members = {
             each.name: Canary(nodes[each.name], nodes[f"{each.name}{SUFFIX}"], each, asking.patience_ms, turns)
             for each in trials

@@ -15,7 +15,9 @@ def test_what_a_canary_does_is_counted_by_version(monkeypatch):
         name, share, rolled_back = "a", 0.0, "latency"
 
     counts = counters()
-    follow([Trial()])
+    rolled_back = []
+    follow([Trial()], rolled_back.append)
+    assert [each.name for each in rolled_back] == ["a"]
     trial = CanaryTrial("a", CanaryConfig(version=2, share=0.5), counts)
     trial.note("canary", [Item()] * 5, [False, True, False, True, False], 0.25)
     trial.predicted(False, 2, True)
