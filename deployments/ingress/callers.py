@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
-from deployments.contract.caller import ADDRESS, NO_HEADERS, REQUEST_IDS, Caller, FairBy
+from deployments.contract.caller import ADDRESS, NO_HEADERS, REQUEST_IDS, Caller, FairBy, network
 from deployments.contract.errors import Forbidden, InvalidParameter, MisdirectedRequest
 from deployments.contract.hosts import is_address
 from deployments.ingress.options import MOST_QUOTED
@@ -31,7 +31,7 @@ def caller(headers: Mapping[str, str], name: str, fair_by: FairBy, kept: Collect
     `name` is the API key's, empty if there is none.
     """
     address = headers.get(ADDRESS, "")
-    client = {"key": name, "address": address, "nobody": ""}[fair_by]
+    client = {"key": name, "address": network(address), "nobody": ""}[fair_by]
     found = {each: headers[each] for each in kept if each in headers} if kept else NO_HEADERS
     return Caller(client, found, name, address)
 

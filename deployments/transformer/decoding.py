@@ -22,7 +22,7 @@ from deployments.contract.preprocessing import Preprocessing
 
 # Pillow's own limit would apply before ours.
 Image.MAX_IMAGE_PIXELS = None
-# OpenCV's own threads would compete with the transformer's, and its log and Pillow's warnings would report each damaged image.
+# OpenCV's own threads would compete with the transformer's; its log and Pillow's would report each damaged image.
 cv2.setNumThreads(1)
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 warnings.filterwarnings("ignore", module="PIL")

@@ -37,7 +37,9 @@ class Front:
     def __init__(self, folder, host="127.0.0.1", **more):
         self.folder = folder
         self.http, self.grpc, self.metrics = free_ports(3)
-        self.haproxy = haproxy.HAProxy(folder, haproxy_config.Listening(host, self.http, self.grpc, self.metrics, **more))
+        self.haproxy = haproxy.HAProxy(
+            folder, haproxy_config.Listening(host, self.http, self.grpc, self.metrics, **more)
+        )
 
     @property
     def pid(self):
