@@ -20,7 +20,7 @@ from deployments.serving.node_replica import REMOVED_S, NodeDeployment
 from deployments.serving.spec import IngressSpec
 from graph.composition import Compose, build_graph, ensemble
 from graph.config import EnsembleConfig, parse
-from graph.features.feature import Wanted, wanted
+from graph.feature import Wanted, wanted
 from graph.placement import Factory, NodeSpec, node_specs, pinning
 from graph.rules import warnings_of_arguments
 from graph.sections import EnsembleSettings

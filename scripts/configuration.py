@@ -158,7 +158,7 @@ def check(
     Raises:
         ConfigurationError: the application can't be built, or an entry of its `deployments` belongs to no deployment.
     """
-    from graph.features.feature import wanted
+    from graph.feature import wanted
     from graph.signature import resolve_signatures
 
     config = check_arguments(application, serve)

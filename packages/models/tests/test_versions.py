@@ -10,8 +10,8 @@ import pytest
 from deployments.contract.preprocessing import Preprocessing
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import DEFAULT_ROOT, Folder, find, remember_rollback, rolled_back
+from ensemble_features.canary.feature import remember
 from ensemble_models.writing import derived_metadata, describe
-from ensemble_rollout.canary.feature import remember
 from graph.config import EnsembleConfig
 from graph.signature import resolve_signatures
 from packages.models.tests.tiny import add, constant
