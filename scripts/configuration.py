@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from deployments.contract.errors import ConfigurationError
-from deployments.contract.hosts import LOOPBACK
+from deployments.contract.hosts import ANY, LOOPBACK
 from deployments.contract.settings import describe
 from deployments.doors import did_you_mean
 from deployments.private import changeable_by_others
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 IMPORT_PATH = "graph.app:build"
 REPOSITORY = "model_repository"
+EVERY_PAGE = (
+    "ingress.origins: '*' lets a page of any website use this server in the browsers that reach it, by a key if there "
+    "are keys that its readers know; list the origins of your pages"
+)
 
 
 class _Loader(yaml.SafeLoader):
@@ -227,6 +231,8 @@ def doubts(config: EnsembleConfig, agreed: EnsembleSignature) -> Iterator[str]:
             "its own order is another; `ensemble check` measures it"
         )
     yield from _stale_thresholds(config, agreed)
+    if ANY in config.ingress.origins:
+        yield EVERY_PAGE
 
 
 def _rolled_back(member: LocalMember, config: EnsembleConfig) -> Iterator[str]:

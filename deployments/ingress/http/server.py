@@ -24,7 +24,7 @@ from deployments.contract.item import QUEUE, TRACE_ID, Timeline
 from deployments.doors import absent_at
 from deployments.ingress.callers import caller, check_host, check_once, check_origin
 from deployments.ingress.error_style import ErrorStyle
-from deployments.ingress.http import bodies, documents
+from deployments.ingress.http import bodies, cors, documents
 from deployments.ingress.pacing import RejectionPacer
 from deployments.ingress.protocol import Protocol, Service, merged
 from deployments.ingress.routes import Route, Routes, plain
@@ -71,11 +71,19 @@ class HttpServer:
 
     async def __call__(self, request: Request) -> Response:
         """Answer a request, of which Serve's proxy has read the body and whose client it watches."""
+        response = await self._routed(request)
+        if origins := self._ingress.settings.origins:
+            cors.share(response, request.headers, origins)
+        return response
+
+    async def _routed(self, request: Request) -> Response:
         path = request.scope["path"]
         template = path if path in self._routes else self._matching(path, request)
         route = self._routes.get(template)
         if route is None:
             return self._not_found(path)
+        if request.method == "OPTIONS" and cors.ASKED_METHOD in request.headers:
+            return self._preflight(request, route)
         if request.method != route.method and not (request.method == "HEAD" and route.method == "GET"):
             refusal = self._error(MethodNotAllowed(f"{path} takes {route.method}, not {request.method}"), route.style)
             refusal.headers["Allow"] = "GET, HEAD" if route.method == "GET" else route.method
@@ -116,6 +124,12 @@ class HttpServer:
             error = protocol.not_found(path)
         return self._error(error, protocol.style)
 
+    def _preflight(self, request: Request, route: Route) -> Response:
+        try:
+            return cors.preflight(request.headers, route.method, self._ingress.settings.origins)
+        except EnsembleError as err:
+            return self._error(err, route.style)
+
     async def _answered(self, request: Request, route: Route, call: Call) -> Response:
         try:
             settings = self._ingress.admission.settings
@@ -124,7 +138,7 @@ class HttpServer:
                 check_host(request.headers, settings.hosts or ())
             # A request that may change something.
             if route.method != "GET":
-                check_origin(request.headers, settings.hosts)
+                check_origin(request.headers, settings.hosts, settings.origins)
             name = ""
             if self._access is not None and not route.open:
                 name = self._access.admit(request.headers.get("authorization"))
