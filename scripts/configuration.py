@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.hosts import ANY, LOOPBACK
 from deployments.contract.settings import describe
-from deployments.doors import did_you_mean
+from deployments.entry_points import did_you_mean
 from deployments.private import changeable_by_others
 from deployments.ray_internals.import_path import append_working_directory
 from scripts.errors import ScriptError

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from deployments.contract.errors import ConfigurationError
-from deployments.doors import did_you_mean
+from deployments.entry_points import did_you_mean, not_installed
 from deployments.repository.repository import MAX_NAME_LENGTH, NAME
 
 Placement = Annotated[
@@ -41,7 +41,7 @@ class Schema(BaseModel):
         unknown = [str(name) for name in given if name not in cls.model_fields] if isinstance(given, dict) else []
         if unknown:
             named = (f"unknown field {name!r}{did_you_mean(name, cls.known())}" for name in unknown)
-            raise ValueError("; ".join(named))
+            raise ValueError(f"{'; '.join(named)}{not_installed()}")
         return given
 
     @classmethod

@@ -19,7 +19,7 @@ import psutil
 
 from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING, host_address, is_in_cluster
 from deployments.contract.names import INGRESS
-from deployments.doors import FEATURES, names
+from deployments.entry_points import FEATURES, names
 from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.serve import deploy, machines
