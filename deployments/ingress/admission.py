@@ -87,14 +87,14 @@ class AdmissionController:
         count = len(self._uploads)
         if count >= self.settings.max_arriving and not self._uploads.preempt_one_for(arrival.sender):
             raise self.refusal(f"{count} requests are arriving; no more are admitted at a time", by)
-        self._uploads.add(arrival)
+        self._uploads[arrival] = None
         try:
             async with arrival.limit:
                 yield arrival
         except TimeoutError as err:
             raise arrival.error from err
         finally:
-            self._uploads.remove(arrival)
+            self._uploads.pop(arrival, None)
             self.size -= arrival.size
 
     def check(

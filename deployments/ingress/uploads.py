@@ -17,53 +17,39 @@ if TYPE_CHECKING:
 GRACE_S, YOUNG_S = 5.0, 0.25
 
 
-class Uploads:
-    """The uploads under way, oldest first. The upload that gives way is of the sender that has most.
+class Uploads(dict["Upload", None]):
+    """The uploads under way, oldest first, as the keys of a dictionary.
 
-    Among senders that have as much, a newcomer ends its own oldest upload, and nobody else's.
+    The upload that gives way is of the sender that has most. Among senders that have as much, a newcomer ends its own
+    oldest upload, and nobody else's.
     """
-
-    def __init__(self) -> None:
-        # A dictionary keeps their order.
-        self._uploads: dict[Upload, None] = {}
-
-    def __len__(self) -> int:
-        return len(self._uploads)
-
-    def add(self, upload: Upload) -> None:
-        """Add an upload that begins."""
-        self._uploads[upload] = None
-
-    def remove(self, upload: Upload) -> None:
-        """Remove an upload that has ended, or has been removed before."""
-        self._uploads.pop(upload, None)
 
     def preempt_one_for(self, newcomer: str) -> bool:
         """End an upload to make place for one of this sender; False if no upload has to give way."""
-        counts = Counter(each.sender for each in self._uploads)
+        counts = Counter(each.sender for each in self)
         [(largest, most)] = counts.most_common(1)
         if most > counts[newcomer] + 1:
             # However young it is: a sender that begins anew all the time has no other ones.
             self._preempt(largest)
             return True
         # Where each sender has one, the oldest goes: slow senders must not keep all others out.
-        sender = newcomer if counts[newcomer] else next(iter(self._uploads)).sender
+        sender = newcomer if counts[newcomer] else next(iter(self)).sender
         return self._preempt(sender, spares_young=True)
 
     def preempt_largest(self, newcomer: str, size: int) -> bool:
         """End the oldest upload of the sender with most bytes; False if this sender would have as many."""
         sizes: Counter[str] = Counter()
-        for each in self._uploads:
+        for each in self:
             sizes[each.sender] += each.size
         [(largest, most)] = sizes.most_common(1) or [("", 0)]
         return most > sizes[newcomer] + size and self._preempt(largest)
 
     def _preempt(self, sender: str, *, spares_young: bool = False) -> bool:
-        oldest = next(each for each in self._uploads if each.sender == sender)
+        oldest = next(each for each in self if each.sender == sender)
         if spares_young and oldest.is_young:
             return False
         oldest.preempt()
-        del self._uploads[oldest]
+        del self[oldest]
         return True
 
 
@@ -72,7 +58,6 @@ class Upload:
 
     Attributes:
         began: when it began to arrive, seconds since the epoch.
-        sender: the name of the key, or the address, that it comes from.
         size: bytes that have come so far.
         limit: the timeout that ends it.
     """
@@ -80,7 +65,7 @@ class Upload:
     def __init__(self, admission: AdmissionController, by: Caller, timeout_s: float, slowest: int) -> None:
         """Set where its bytes count, whose it is, its time, and the least rate in bytes per second."""
         self.began = time.time()
-        self.size, self.sender = 0, by.sender
+        self.size = 0
         self._admission, self._by, self._slowest = admission, by, slowest
         self._start = asyncio.get_running_loop().time()
         self._end = self._start + timeout_s
@@ -97,6 +82,11 @@ class Upload:
         if not whole:
             # To set a timer anew costs more than the rest of this, and most bodies come in one piece.
             self.limit.reschedule(self._due())
+
+    @property
+    def sender(self) -> str:
+        """Whose it is, as `Caller.sender`."""
+        return self._by.sender
 
     @property
     def is_young(self) -> bool:

@@ -70,17 +70,11 @@ class HttpServer:
 
     async def __call__(self, request: Request) -> Response:
         """Answer a request, of which Serve's proxy has read the body and whose client it watches."""
-        response = await self._routed(request)
-        if origins := self._ingress.settings.origins:
-            cors.share(response, request.headers, origins)
-        return response
-
-    async def _routed(self, request: Request) -> Response:
         path = request.scope["path"]
         template = path if path in self._routes else self._matching(path, request)
         route = self._routes.get(template)
         if route is None:
-            return self._not_found(path)
+            return self._shared(request, self._not_found(path))
         if request.method == "OPTIONS" and cors.ASKED_METHOD in request.headers:
             return self._preflight(request, route)
         if request.method != route.method and not (request.method == "HEAD" and route.method == "GET"):
@@ -120,10 +114,18 @@ class HttpServer:
         return self._error(protocol.not_found(path), protocol.style)
 
     def _preflight(self, request: Request, route: Route) -> Response:
+        """Answer a browser that asks whether a page of another origin may send a request."""
         try:
-            return cors.preflight(request.headers, route.method, self._ingress.settings.origins)
+            response = cors.preflight(request.headers, route.method, self._ingress.settings.origins)
         except EnsembleError as err:
-            return self._error(err, route.style)
+            response = self._error(err, route.style)
+        return self._shared(request, response)
+
+    def _shared(self, request: Request, response: Response) -> Response:
+        """Let a page of another origin read an answer, if the page's origin is listed."""
+        if origins := self._ingress.settings.origins:
+            cors.share(response, request.headers, origins)
+        return response
 
     async def _answered(self, request: Request, route: Route, call: Call) -> Response:
         try:
@@ -138,7 +140,10 @@ class HttpServer:
             if self._access is not None and not route.open:
                 name = self._access.admit(request.headers.get("authorization"))
             call.caller = caller(request.headers, name, settings.fair_by, self._headers)
-            return await route.handler(request, call)
+            response = await route.handler(request, call)
+            if settings.origins:
+                cors.share(response, request.headers, settings.origins)
+            return response
         except EnsembleError as err:
             error = err
         except ClientDisconnect:
@@ -150,7 +155,7 @@ class HttpServer:
             logger.exception("failed on %s %s; trace %s", request.method, path, trace, extra=ids)
             error = EnsembleError(INTERNAL_HINT)
         call.fail(error)
-        return self._error(error, route.style)
+        return self._shared(request, self._error(error, route.style))
 
     def _error(self, error: EnsembleError, style: ErrorStyle) -> Response:
         """Make the answer to a failed request."""

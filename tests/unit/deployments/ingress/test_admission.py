@@ -46,7 +46,7 @@ async def test_a_body_has_the_longer_the_more_of_it_has_come(monkeypatch):
     loop = asyncio.get_running_loop()
     task = asyncio.create_task(stall(admission, began=begun, sizes=(1024, 9 * 1024)))
     await begun.wait()
-    [begun] = admission._uploads._uploads
+    [begun] = admission._uploads
     assert begun.limit.when() == pytest.approx(loop.time() + 10, abs=1)
     task.cancel()
 
@@ -70,7 +70,7 @@ async def standing(admission):
     begun = asyncio.Event()
     task = asyncio.create_task(stall(admission, began=begun))
     await begun.wait()
-    [body] = admission._uploads._uploads
+    [body] = admission._uploads
     return body, task
 
 
