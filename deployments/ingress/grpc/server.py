@@ -17,8 +17,7 @@ from deployments.ingress.callers import caller, check_once
 from deployments.ingress.grpc.wire import decoded
 from deployments.ingress.protocol import Protocol, Service, merged
 from deployments.ingress.routes import Answered, Context, Rpc
-from deployments.observe.observer import Call
-from deployments.observe.tracing import Trace
+from deployments.observe.observer import Call, Trace
 
 logger = logging.getLogger("ray.serve")
 

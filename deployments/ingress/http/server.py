@@ -27,8 +27,7 @@ from deployments.ingress.http import bodies, cors, documents
 from deployments.ingress.pacing import RejectionPacer
 from deployments.ingress.protocol import Protocol, Service, merged
 from deployments.ingress.routes import Route, Routes, plain
-from deployments.observe.observer import Call
-from deployments.observe.tracing import Trace
+from deployments.observe.observer import Call, Trace
 
 logger = logging.getLogger("ray.serve")
 

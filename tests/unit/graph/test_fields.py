@@ -442,7 +442,7 @@ SERVED = {
         "hosts": ({"ingress": {"hosts": ["a.example"]}}, asks("/v2", headers={"host": "a.example"})),
         "origins": (
             {"ingress": {"origins": ["*"]}},
-            asks("/feedback", "POST", headers={"origin": "https://a.example"}),
+            asks("/classify", "POST", headers={"origin": "https://a.example"}, content=JPEG),
         ),
         "max_in_flight_bytes": (
             {"ingress": {"max_in_flight_bytes": 2**16}},
