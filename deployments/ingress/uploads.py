@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from deployments.contract.caller import Caller
-from deployments.contract.errors import DeadlineExceeded, EnsembleError, SlowBody
-
-if TYPE_CHECKING:
-    from deployments.ingress.admission import AdmissionController
+from deployments.contract.errors import DeadlineExceeded, EnsembleError, Overloaded, SlowBody
 
 # How long a body's rate does not count, and how long a body does not give way to newer ones, seconds.
 GRACE_S, YOUNG_S = 5.0, 0.25
+
+
+class ByteLimit(Protocol):
+    """What bounds the bytes that arrive: `AdmissionController`."""
+
+    size: int
+
+    def check_size(self, size: int, by: Caller) -> None:
+        """Raise Overloaded if these bytes more exceed the limit."""
+
+    def refusal(self, reason: str, by: Caller) -> Overloaded:
+        """Make the error of a refused request."""
 
 
 class Uploads(dict["Upload", None]):
@@ -62,7 +71,7 @@ class Upload:
         limit: the timeout that ends it.
     """
 
-    def __init__(self, admission: AdmissionController, by: Caller, timeout_s: float, slowest: int) -> None:
+    def __init__(self, admission: ByteLimit, by: Caller, timeout_s: float, slowest: int) -> None:
         """Set where its bytes count, whose it is, its time, and the least rate in bytes per second."""
         self.began = time.time()
         self.size = 0
