@@ -6,6 +6,7 @@ import hashlib
 import io
 import math
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,9 +24,10 @@ from deployments.transformer.resampling import resize
 
 # Pillow's own limit would apply before ours.
 Image.MAX_IMAGE_PIXELS = None
-# OpenCV's own threads would compete with the transformer's, and its log would report each damaged image.
+# OpenCV's own threads would compete with the transformer's; its log and Pillow's would report each damaged image.
 cv2.setNumThreads(1)
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+warnings.filterwarnings("ignore", module="PIL")
 
 # The formats besides JPEG that both Pillow and OpenCV read.
 FORMATS = ("PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
