@@ -1,6 +1,7 @@
 """How many replicas a p99 needs, and when they come and go."""
 
 from dataclasses import dataclass, field
+from importlib import import_module
 from random import Random
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 
 from deployments.contract.errors import ConfigurationError
 from deployments.observe.observer import AutoscalingStats
-from graph.scaling.latency import LatencyTarget, Load, arriving, measured, needed, waiting_longer
+from ensemble_features.scaling import LatencyTarget, Load, arriving, measured, needed, waiting_longer
 
 
 @dataclass
@@ -160,7 +161,7 @@ def counted(monkeypatch):
     """Decisions, each by its labels."""
     found = []
     counter = SimpleNamespace(add=lambda *values: found.append(values))
-    monkeypatch.setattr("graph.scaling.latency.TaggedCounter", lambda *_: counter)
+    monkeypatch.setattr("ensemble_features.scaling.TaggedCounter", lambda *_: counter)
     return found
 
 
@@ -230,3 +231,7 @@ def test_a_new_replica_has_little_to_say():
     reported["alone_calls"] |= {"r0": [Point(0.0, 50.0)]}
     load, _ = measured(reported)
     assert load.alone_s == 0.02
+
+
+def test_a_configuration_may_name_the_earlier_place():
+    assert import_module("graph.scaling.latency").LatencyTarget is LatencyTarget
