@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
-from deployments.contract.caller import ADDRESS, NO_HEADERS, REQUEST_IDS, Caller, FairBy
+from deployments.contract.caller import ADDRESS, NO_HEADERS, REQUEST_IDS, Caller, FairBy, network
 from deployments.contract.errors import Forbidden, InvalidParameter, MisdirectedRequest
-from deployments.contract.hosts import is_address
+from deployments.contract.hosts import ANY, is_address
 from deployments.ingress.options import MOST_QUOTED
 
 # What decides about a request: of two values, one reader may take the first and another one the last.
 ONCE = frozenset(
     {"authorization", "content-encoding", "content-type", "host", "inference-header-content-length", "origin"}
 ) | {"sec-fetch-site", "traceparent", *REQUEST_IDS}
-ANY = "*"
 # https://developer.mozilla.org/en-US/docs/Web/HTTP/Reference/Headers/Sec-Fetch-Site; no page can set it.
 SITE, OWN = "sec-fetch-site", frozenset({"same-origin", "none"})
 
@@ -31,7 +30,7 @@ def caller(headers: Mapping[str, str], name: str, fair_by: FairBy, kept: Collect
     `name` is the API key's, empty if there is none.
     """
     address = headers.get(ADDRESS, "")
-    client = {"key": name, "address": address, "nobody": ""}[fair_by]
+    client = {"key": name, "address": network(address), "nobody": ""}[fair_by]
     found = {each: headers[each] for each in kept if each in headers} if kept else NO_HEADERS
     return Caller(client, found, name, address)
 
@@ -55,24 +54,25 @@ def check_host(headers: Mapping[str, str], hosts: Collection[str]) -> None:
         )
 
 
-def check_origin(headers: Mapping[str, str], hosts: Collection[str] | None) -> None:
+def check_origin(headers: Mapping[str, str], hosts: Collection[str] | None, origins: Collection[str] = ()) -> None:
     """Refuse a request that may change something if a web page of another origin makes a browser send it.
 
-    The pages of `hosts`, the names of `ingress.hosts`, may send it; `*` is none of them.
+    The pages of `origins`, the setting `ingress.origins`, may send it, and the pages of `hosts`, the names of
+    `ingress.hosts`, of which `*` is none.
 
     Raises:
         Forbidden: such a page makes a browser send it, perhaps behind its reader's back.
     """
     origin = headers.get("origin", "")
     # A proxy that ends TLS may change `Host`, but not what the browser says about its page.
-    if headers.get(SITE) in OWN or (not origin and SITE not in headers):
+    if headers.get(SITE) in OWN or (not origin and SITE not in headers) or origin in origins or ANY in origins:
         return
     authority = origin.partition("://")[2].lower()
     if authority and (authority == headers.get("host", "").lower() or _is_among(_name(authority), hosts or (), ())):
         return
     raise Forbidden(
-        "a browser sends this for a web page of another origin; ask without the header Origin, or let the server's "
-        "configuration list the page's host in ingress.hosts"
+        f"a browser sends this for a web page of another origin, {origin[:MOST_QUOTED]!r}; let the server's "
+        "configuration list the origin in ingress.origins, or ask without the header Origin"
     )
 
 
