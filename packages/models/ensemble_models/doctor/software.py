@@ -26,6 +26,7 @@ from scripts.configuration import check, doubts, ineffective, replicas_of
 from scripts.errors import ScriptError
 from scripts.serve import haproxy as front
 from scripts.shipped import hidden, shipped
+from scripts.variants import choices
 
 
 def versions(config: EnsembleConfig) -> Iterator[Finding]:
@@ -135,6 +136,7 @@ def application(given: Mapping[str, Any], serve: Mapping[str, Any]) -> Iterator[
         return
     for found in ineffective(given, serve, config, agreed):
         yield Finding("look", f"configuration: {found.what}", found.remedy)
+    yield from (Finding("ok", f"models: {line}") for line in choices(config))
     for doubt in doubts(config, agreed):
         what, _, remedy = doubt.rpartition("; ")
         yield Finding("look", f"models: {what}", remedy)

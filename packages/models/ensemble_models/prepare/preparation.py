@@ -196,7 +196,7 @@ class Preparation:
             self._size,
             ratio,
             args.resize or self._source.resize or "crop",
-            args.interpolation or "area",
+            args.interpolation or self._source.interpolation or "area",
             tuple(args.border or (0, 0, 0)),
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import openvino as ov
 
-from deployments.contract.preprocessing import Resize
+from deployments.contract.preprocessing import Interpolation, Resize
 from deployments.repository.errors import ModelError
 from deployments.repository.layout import Layout
 from deployments.repository.repository import sha256
@@ -102,6 +102,7 @@ class Source:
         size: height and width, pixels.
         crop_ratio: the share of the shorter side that the evaluation crop keeps.
         normalization: the normalization of its training.
+        interpolation: the filter of its training.
     """
 
     network: ov.Model
@@ -112,6 +113,7 @@ class Source:
     resize: Resize | None = None
     normalization: Normalization | None = None
     layout: Layout | None = None
+    interpolation: Interpolation | None = None
 
     @property
     def takes_bytes(self) -> bool:
