@@ -55,7 +55,7 @@ def best_streams(key: Sequence[object], threads: int, batch: Callable[[int], Cal
 
 
 def kept(key: Sequence[object], kind: type[T], measured: Callable[[], T]) -> T:
-    """Return what was measured for a key before, else what is measured now, and keep it."""
+    """Return the kept measurement of a key; measure now, and keep the result, if there is none."""
     name = f"{hashlib.sha256(repr(key).encode()).hexdigest()}.json"
     with suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode((folder() / name).read_bytes(), type=kind)

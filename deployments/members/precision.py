@@ -1,4 +1,4 @@
-"""The variant of a version that a member serves: float or int8, or the one that takes the least CPU time here."""
+"""Chooses the variant of a version that a member serves: float, int8, or the fastest on this CPU."""
 
 from __future__ import annotations
 

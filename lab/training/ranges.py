@@ -62,7 +62,7 @@ def measure(name: str, repository: Path, images: Path) -> Stored:
 
 
 def rebuilt(model: Any, made: Stored) -> ov.Model:
-    """Build the network, and note the digest of what was built."""
+    """Build the network, and note its digest."""
     try:
         return stored_int8.build(load(model), made)
     except Exception as err:

@@ -1,7 +1,7 @@
 """Int8 networks from published weights, without NNCF and without images: by ranges that were measured once.
 
-NNCF's `performance` preset was run on photographs (`lab/training/ranges.py`). Of what it measured, only the range of
-each quantized activation is stored, and the digest of what was built. The int8 weights follow from the weights.
+NNCF's `performance` preset was run on photographs (`lab/training/ranges.py`). Only the range of each
+quantized activation is stored, and a digest of the network. The int8 weights follow from the weights.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEVELS, LARGEST = 256, 127
 
 
 class Stored(msgspec.Struct):
-    """What is stored of a quantized network.
+    """The stored measurements of a quantized network.
 
     Attributes:
         in_float: how many layers at the start stay float.
@@ -41,7 +41,7 @@ class Stored(msgspec.Struct):
 
 
 def stored(name: str) -> Stored | None:
-    """Return what is stored of a published network; None if nothing is."""
+    """Return the stored measurements of a published network; None if there are none."""
     content = (files(__package__) / FILE).read_bytes()
     return msgspec.json.decode(content, type=dict[str, Stored]).get(name)
 
@@ -50,7 +50,7 @@ def build(network: ov.Model, measured: Stored) -> ov.Model:
     """Quantize a float network, in place, and return it.
 
     Raises:
-        ModelError: it is not the network that was measured, or what was built differs.
+        ModelError: it is not the measured network, or the int8 weights differ.
     """
     readers = list(_read_activations(network, measured.in_float))
     sources = list(dict.fromkeys(reader.get_source_output() for reader in readers))
