@@ -16,8 +16,8 @@ from deployments.contract.names import INGRESS
 from deployments.doors import FEATURES, PROTOCOLS, absent, did_you_mean, elsewhere, names
 from deployments.ingress.protocol import FUNCTION, functions
 from deployments.members.local import LocalMember
+from deployments.pipeline.member_client import PATIENT_SHARE
 from deployments.repository.address import split_model
-from graph.pipeline.member_client import PATIENT_SHARE
 from graph.schema import EnsembleConfig
 from graph.user_config import check_user_config, with_user_config
 

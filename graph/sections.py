@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from deployments.combiner import VOTES, VOTES_HINT
 from deployments.contract.settings import Name, Schema
-from graph.pipeline.member_client import QuorumSettings
+from deployments.pipeline.member_client import QuorumSettings
 
 Sureness = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 

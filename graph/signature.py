@@ -74,7 +74,7 @@ def resolve_signatures(config: EnsembleConfig, with_identities: bool = False) ->
         tuple(member.name for member in config.voters),
         # Read here, and not in the ingress, whose machine may have no model.
         {each.name: each.identity(config.model_repository) for each in predicting} if with_identities else {},
-        tuple(name for name, told in signatures.items() if labels is not None and told.labels is None),
+        tuple(name for name, each in signatures.items() if labels is not None and each.labels is None),
         config.transformer.crop_ratio is not None,
     )
     for name, canary in config.canaries.items():

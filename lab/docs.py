@@ -21,7 +21,7 @@ from markdown_it.token import Token
 from deployments.contract.errors import ConfigurationError
 from ensemble_models.options import FILE, Command, option
 from graph.config import EnsembleConfig
-from graph.features.feature import wanted
+from graph.feature import wanted
 from graph.sections import EnsembleSettings
 from scripts import configuration, keys
 from scripts.errors import ScriptError

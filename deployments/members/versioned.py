@@ -47,10 +47,10 @@ def check(config: LocalMember, model: Model, interface: MemberInterface) -> None
 def _input_of(signature: Signature, agreed: MemberInput, sets_crop: bool) -> MemberInput:
     """Return the input of a version; the agreed crop applies if the version has none, or the configuration sets it."""
     assert isinstance(agreed, Preprocessing)
-    told = {name: getattr(signature, name) for name in PREPROCESSING_FIELDS}
+    fields = {name: getattr(signature, name) for name in PREPROCESSING_FIELDS}
     if sets_crop or signature.crop_ratio is None:
-        told["crop_ratio"] = agreed.crop_ratio
-    return Preprocessing(agreed.size, **{name: value for name, value in told.items() if value is not None})
+        fields["crop_ratio"] = agreed.crop_ratio
+    return Preprocessing(agreed.size, **{name: value for name, value in fields.items() if value is not None})
 
 
 def check_replacement(config: LocalMember, model: Model, interface: MemberInterface) -> None:
@@ -108,7 +108,7 @@ class VersionedModel:
                 raise ConfigurationError(f"members: {self.name!r}: version {model.version}: {err}") from err
             return self._load(model)
         error: ConfigurationError | None = None
-        for version in reversed(self._repository.versions(self._model_name)):
+        for version in reversed(self._available()):
             try:
                 return self._load_checked(self._repository.find(self._model_name, version))
             except (ConfigurationError, ModelError) as err:
@@ -209,9 +209,13 @@ class VersionedModel:
         if self._settings.version is not None:
             return self._settings.version
         if self._config.version_policy == "latest":
-            available = self._repository.versions(self._model_name)
-            return max([self.version, *(version for version in available if not self._is_refused(version))])
+            return max([self.version, *(version for version in self._available() if not self._is_refused(version))])
         return self._first_version
+
+    def _available(self) -> list[int]:
+        """List the versions that the policy `latest` may serve, ascending."""
+        rolled_back = self._repository.rolled_back(self._model_name)
+        return [version for version in self._repository.versions(self._model_name) if version not in rolled_back]
 
     def _is_refused(self, version: int) -> bool:
         """Return whether a version was refused, and its files have not changed since."""

@@ -10,7 +10,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from deployments.doors import FEATURES, find_class, names
 from graph.config import EnsembleConfig
-from graph.features.feature import Feature
+from graph.feature import Feature
 from lab.reference.pages import code, first_paragraph, kind, prose, table
 from scripts.configuration import IMPORT_PATH
 

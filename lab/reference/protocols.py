@@ -17,11 +17,11 @@ from deployments.ingress.protocol import Extension, Service, services
 from deployments.ingress.routes import Routes
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
-from ensemble_page import live
-from ensemble_page.stats import Stats
-from ensemble_rollout.feedback import labels as feedback
-from ensemble_rollout.loading import feature as loading
-from ensemble_rollout.loading.feature import ModelControl
+from ensemble_features.feedback import labels as feedback
+from ensemble_features.loading import feature as loading
+from ensemble_features.loading.feature import ModelControl
+from ensemble_features.page import live
+from ensemble_features.page.stats import Stats
 from lab.reference.pages import code, first_paragraph, kind, table
 
 # Of an error, in the description of a status.

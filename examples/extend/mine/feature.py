@@ -7,8 +7,8 @@ from pydantic import Field
 
 from deployments.contract.settings import Schema
 from deployments.ingress.protocol import Report
-from graph.features.feature import Feature, Site
-from graph.pipeline.pipeline import Answered, InFlight, Interceptor
+from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
+from graph.feature import Feature, Site
 
 
 class Counts(msgspec.Struct):

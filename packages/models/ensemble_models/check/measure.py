@@ -17,6 +17,7 @@ from deployments.combiner import Method
 from deployments.contract.errors import EnsembleError
 from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Preprocessing
+from deployments.contract.proportion import wilson
 from deployments.repository.repository import find, versions
 from deployments.transformer.decoding import read_header
 from ensemble_models.check.report import ENSEMBLE, Score, gain, joined
@@ -25,7 +26,6 @@ from ensemble_models.ensembles import Members
 from ensemble_models.prediction import Candidate, of_configuration, of_models, predictions
 from ensemble_models.statistics import Interval, Truth, hits
 from graph.config import EnsembleConfig
-from graph.features.proportion import wilson
 from graph.sections import CascadeSettings
 from graph.signature import EnsembleSignature
 from scripts.errors import ScriptError

@@ -89,7 +89,7 @@ def test_the_rest_of_a_large_body_that_is_refused_for_good_is_not_read_and_refus
 ):
     door = Door(**settings)
     # Of another request, as far as these settings notice it.
-    door.service.ingress.capacity.size = 1
+    door.service.ingress.admission.size = 1
     response = door.answer(path, body, [("Content-Length", str(size).encode())], chunk=2**16, alone=alone)
     assert response.status_code == status
     # Where Serve takes in all of it, it would come while the refusal waits.
@@ -148,12 +148,12 @@ def test_two_protocols_with_one_path_are_refused():
 @pytest.mark.parametrize(
     ("path", "package"),
     [
-        ("/v1/models/ensemble:predict", "ensemble-tensorflow-serving"),
-        ("/api/v1.0/predictions", "ensemble-seldon"),
-        ("/v2/systemsharedmemory/status", "ensemble-shared-memory"),
-        ("/feedback", "ensemble-rollout"),
-        ("/", "ensemble-page"),
-        ("/stats", "ensemble-page"),
+        ("/v1/models/ensemble:predict", "ensemble-interop"),
+        ("/api/v1.0/predictions", "ensemble-interop"),
+        ("/v2/systemsharedmemory/status", "ensemble-interop"),
+        ("/feedback", "ensemble-features"),
+        ("/", "ensemble-features"),
+        ("/stats", "ensemble-features"),
     ],
 )
 def test_a_path_of_a_package_that_is_not_installed_says_which(path, package, without_plugins):
