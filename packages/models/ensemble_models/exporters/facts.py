@@ -104,7 +104,7 @@ def sides(written: Any) -> tuple[int, int]:
     if isinstance(written, str):
         written = written.replace(",", " ").strip("[]() ").split()
     height, width = [int(side) for side in written][-2:] if isinstance(written, Sequence) else (int(written),) * 2
-    if not (0 < height and 0 < width):
+    if min(height, width) < 1:
         raise ValueError(written)
     return height, width
 

@@ -82,16 +82,18 @@ def _facts(path: Path, read: ov.Model) -> Iterator[Fact]:
     if path.suffix == ".tflite":
         if (said := tflite.ultralytics(path)) is not None:
             yield from forms.read(said)
-        yield from tflite.metadata(path)
+        is_quantized = network.takes_bytes(read)
+        yield from (fact for fact in tflite.metadata(path) if not (is_quantized and fact.name in {"mean", "std"}))
     yield from forms.read(network.properties(read, path.name))
     for file in (folder / TRANSFORMS for folder in folders):
         if file.is_file():
             yield from printed.transforms(text_of(read_bytes(file), file), file.name)
     for folder in folders:
         yield from _labels(folder, path)
-    yield from network.first_operations(read)
-    if path.is_dir() or path.suffix == ".tflite":
-        yield Fact("order", "RGB", "TensorFlow's and Keras' loaders, which give red first")
+    inside = list(network.first_operations(read))
+    yield from inside
+    if inside and (path.is_dir() or path.suffix == ".tflite"):
+        yield Fact("order", "RGB", "what loads images for TensorFlow and Keras: red first")
 
 
 def _labels(folder: Path, path: Path) -> Iterator[Fact]:

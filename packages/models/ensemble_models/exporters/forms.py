@@ -20,7 +20,9 @@ from ensemble_models.exporters.names import names_of
 
 CLASSIFY = "classify"
 MULTI_LABEL = "multi_label_classification"
-YES, NO = ("YES", "True", "true", "1"), ("NO", "False", "false", "0", "None", "")
+OF_ITS_OWN = "so that each class has a probability of its own, and a member's classes exclude each other"
+# As OpenVINO and Python write it.
+YES = ("YES", "True", "true", "1")
 RESIZE_TYPES = {"standard": "stretch", "crop": "crop", "fit_to_window_letterbox": "letterbox"}
 # From this side on ConvNeXT's processor stretches; LeViT's resizes to 256 of 224 pixels.
 STRETCHED, LEVIT = 384, 256 / 224
@@ -49,8 +51,7 @@ def ultralytics(said: Description) -> Iterator[Fact]:
     height, width = sides(said.get("imgsz", 224))
     yield from framing(height if height == width else (height, width), (height, width), where)
     yield from scaling(1 / WHITE, (0.0,) * 3, (1.0,) * 3, where)
-    for name, value in (("order", "RGB"), ("interpolation", "bilinear"), ("head", "softmax")):
-        yield Fact(name, value, where)
+    yield from (Fact("order", "RGB", where), Fact("interpolation", "bilinear", where))
 
 
 def timm(said: Description) -> Iterator[Fact]:
@@ -77,7 +78,7 @@ def transformers(said: Description) -> Iterator[Fact]:
     if names != tuple(f"LABEL_{index}" for index in range(len(names))):
         yield Fact("labels", names, f"{said.where}: id2label")
     if said.get("problem_type") == MULTI_LABEL:
-        yield Fact("head", "sigmoid", f"{said.where}: problem_type {MULTI_LABEL}")
+        yield Fact("head", None, f"{said.where}: problem_type {MULTI_LABEL}, {OF_ITS_OWN}")
 
 
 def processor(said: Description) -> Iterator[Fact]:
@@ -95,10 +96,13 @@ def processor(said: Description) -> Iterator[Fact]:
     yield from framing(resized, cropped, f"{said.where}: size, crop_size")
     factor = said.get("rescale_factor", 1 / WHITE) if said.get("do_rescale", True) else 1.0
     has_mean = said.get("do_normalize", said.get("image_mean") is not None)
-    mean, std = (numbers(said.get(key, plain)) if has_mean else (plain,) * 3 for key, plain in (("image_mean", 0.0), ("image_std", 1.0)))
+    mean, std = (
+        numbers(said.get(key, plain)) if has_mean else (plain,) * 3
+        for key, plain in (("image_mean", 0.0), ("image_std", 1.0))
+    )
     # EfficientNet's processor divides by the standard deviation twice.
     if "EfficientNet" in kind and said.get("include_top", True):
-        mean, std = mean, tuple(value * value for value in std)
+        std = numbers([value * value for value in std])
     is_flipped = bool(said.get("do_flip_channel_order", False))
     step = -1 if is_flipped else 1
     where = f"{said.where}: rescale_factor, image_mean, image_std"
@@ -113,7 +117,7 @@ def model_api(said: Description) -> Iterator[Fact]:
 
     `ensemble export` adds `class_names`, `color`, `crop_ratio` and `interpolation`, for which Model API has no field.
     """
-    if said.get("embedded_processing", NO) not in NO or said.get("hierarchical", NO) not in NO:
+    if any(str(said.get(key, "NO")) in YES for key in ("embedded_processing", "hierarchical")):
         raise ModelError(f"{said.where}: embedded_processing and hierarchical are not read; export the model without")
     labels = ("class_names", names_of) if said.get("class_names") is not None else ("labels", _words)
     yield from said.facts({"labels": labels, "order": ("color", str), "crop_ratio": ("crop_ratio", float)})
@@ -122,7 +126,7 @@ def model_api(said: Description) -> Iterator[Fact]:
     else:
         mean, std = (numbers(said.get(key, plain)) for key, plain in (("mean_values", 0.0), ("scale_values", 1.0)))
         yield from scaling(1.0, mean, std, f"{said.where}: mean_values, scale_values")
-    if str(said.get("reverse_input_channels", NO)) in YES:
+    if str(said.get("reverse_input_channels")) in YES:
         yield Fact("order", "RGB", f"{said.where}: reverse_input_channels, of OpenCV's BGR")
     elif said.get("color") is None:
         # Its callers give images as OpenCV reads them, or red first.
@@ -135,8 +139,8 @@ def model_api(said: Description) -> Iterator[Fact]:
         yield Fact("border", (int(float(said.get("pad_value", 0))),) * 3, f"{said.where}: pad_value")
     filters = ("interpolation", interpolation) if said.get("interpolation") else ("interpolation_mode", interpolation)
     yield from said.facts({"interpolation": filters})
-    if str(said.get("multilabel", NO)) in YES:
-        yield Fact("head", "sigmoid", f"{said.where}: multilabel")
+    if str(said.get("multilabel")) in YES:
+        yield Fact("head", None, f"{said.where}: multilabel, {OF_ITS_OWN}")
 
 
 def _words(written: Any) -> tuple[str, ...]:

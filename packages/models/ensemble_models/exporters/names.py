@@ -115,7 +115,11 @@ def _table(text: str) -> list[str]:
     rows = [row for row in csv.reader(text.splitlines(), dialect) if any(cell.strip() for cell in row)]
     columns = range(min(map(len, rows), default=0))
     named = [column for column in columns if NAME_COLUMNS.fullmatch(rows[0][column].strip())]
-    body = rows[1:] if named or any(not _is_number(rows[0][each]) and _is_number(rows[-1][each]) for each in columns) else rows
+    body = (
+        rows[1:]
+        if named or any(not _is_number(rows[0][each]) and _is_number(rows[-1][each]) for each in columns)
+        else rows
+    )
     indexed = [each for each in columns if all(_is_number(row[each]) for row in body)]
     name = next((each for each in [*named[::-1], *columns[::-1]] if each not in indexed), columns[-1])
     for index in indexed:

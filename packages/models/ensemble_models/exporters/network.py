@@ -41,12 +41,17 @@ def first_operations(network: ov.Model) -> Iterator[Fact]:
         output = node.output(0)
     low, white, one = shift, WHITE * scale + shift, scale + shift
     where = f"the model's first operations: pixels * {scale:.4g} {shift:+.4g}"
-    if network.input(0).get_element_type() == ov.Type.u8:
-        yield from scaling(1.0, (0.0,) * 3, (1.0,) * 3, "the type of the model's input, uint8")
+    if takes_bytes(network):
+        yield from scaling(1.0, (0.0,) * 3, (1.0,) * 3, "the type of the model's input, 8 bits")
     elif count and ((-SMALL <= low <= 0 < white <= SMALL) or (scale == 1 and CAFFE[0] < low < 0 < white < CAFFE[1])):
         yield from scaling(1.0, (0.0,) * 3, (1.0,) * 3, where)
     elif count and scale >= STRETCH and -SMALL <= low < 0 < one <= SMALL:
         yield from scaling(1 / WHITE, (0.0,) * 3, (1.0,) * 3, where)
+
+
+def takes_bytes(network: ov.Model) -> bool:
+    """Check whether a network takes pixels as whole numbers of 8 bits, so that it normalizes by itself."""
+    return network.input(0).get_element_type() in {ov.Type.u8, ov.Type.i8}
 
 
 def properties(network: ov.Model, where: str) -> Description:

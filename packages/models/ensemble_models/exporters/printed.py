@@ -1,4 +1,4 @@
-"""Reads transforms of torchvision or timm as Python prints them: `Path("transforms.txt").write_text(str(transforms))`."""
+"""Reads `transforms.txt`, the transforms of torchvision or timm as `str(transforms)` in Python prints them."""
 
 from __future__ import annotations
 

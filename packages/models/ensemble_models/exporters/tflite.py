@@ -63,8 +63,8 @@ class Table:
 
     def floats(self, field: int) -> list[float]:
         """Return a vector of float32."""
-        content = self.content[(start := self._vector(field)[0]) : start + 4 * self._vector(field)[1]]
-        return np.frombuffer(content, "<f4").tolist()
+        start, count = self._vector(field)
+        return [float(value) for value in np.frombuffer(self.content[start : start + 4 * count], "<f4")]
 
     def _read(self, form: str, place: int) -> int:
         return int(struct.unpack_from(form, self.content, place)[0])
@@ -106,7 +106,9 @@ def _facts(model: Table, path: Path) -> Iterator[Fact]:
     found = [each for each in model.tables(METADATA) if each.bytes(NAME) == b"TFLITE_METADATA"]
     buffers = model.tables(BUFFERS)
     numbers_of = [number for each in found if (number := each.number(NUMBER, "<I")) < len(buffers)]
-    for graph in [graph for number in numbers_of for graph in Table.root(buffers[number].bytes(DATA)).tables(SUBGRAPHS)][:1]:
+    for graph in [
+        graph for number in numbers_of for graph in Table.root(buffers[number].bytes(DATA)).tables(SUBGRAPHS)
+    ][:1]:
         for unit in [unit for tensor in graph.tables(INPUTS)[:1] for unit in tensor.tables(PROCESSES)]:
             if unit.number(KIND, "<B") == NORMALIZATION:
                 mean, std = (numbers(unit.table(OPTIONS).floats(field)) for field in (MEAN, STD))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any, get_args
 
@@ -11,6 +11,7 @@ import click
 from deployments.contract.preprocessing import Interpolation, Resize
 from deployments.repository.layout import LAYOUTS
 from ensemble_models.costs import stored_precision
+from ensemble_models.exporters.folder import default_name, model_in
 from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
 from ensemble_models.prepare import efficientnet, pretrained
 from ensemble_models.prepare.preparation import Preparation
@@ -29,9 +30,8 @@ def run(args: SimpleNamespace) -> None:
         ScriptError: a flag is missing or doesn't fit the model.
     """
     if args.name is None:
-        if args.source not in efficientnet.PUBLISHED:
-            raise ScriptError(f"--name must name the model of {args.source} in the repository")
-        args.name = args.source
+        path = Path(args.source)
+        args.name = default_name(model_in(path)) if path.exists() else PurePath(args.source).name
     check_name(args.name)
     _check_flags(args)
     preparation = Preparation(_source(args), args)
@@ -63,12 +63,7 @@ def _source(args: SimpleNamespace) -> Source:
         raise ScriptError(f"--weights is for torchvision's and timm's models; {args.source} has its own")
     if published:
         return efficientnet.get(args.source)
-    source = read(path)
-    if source.takes_bytes and args.normalize != "none" and args.mean is None and args.std is None:
-        raise ScriptError(
-            f"{args.source} takes uint8 pixels, so it seems to normalize by itself: pass --normalize none"
-        )
-    return source
+    return read(path)
 
 
 def _check_flags(args: SimpleNamespace) -> None:
@@ -88,9 +83,9 @@ def _check_flags(args: SimpleNamespace) -> None:
 
 @click.command("prepare", cls=Command)
 @click.argument("source")
-@option("--name", help="The model's name in the repository; default: a published model's own.")
+@option("--name", help="The model's name in the repository; default: its file's or folder's.")
 @option("--weights", type=click.Choice(("default", "random")), help="Weights of a torchvision or timm model.")
-@option("--labels", type=TEXT_FILE, help="Class names, one on each line, in order of index.")
+@option("--labels", type=TEXT_FILE, help="Class names in order of index: lines, CSV or JSON.")
 @option("--size", type=POSITIVE, nargs=2, metavar="HEIGHT WIDTH", help="Pixels; default: the model's own.")
 @option("--mean", type=float, nargs=3, metavar="C0 C1 C2", help="Mean of pixels from 0 to 1, in --channel-order.")
 @option("--std", type=float, nargs=3, metavar="C0 C1 C2", help="Standard deviation of pixels from 0 to 1, likewise.")

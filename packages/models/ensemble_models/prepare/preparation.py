@@ -13,9 +13,9 @@ import openvino as ov
 from deployments.contract.preprocessing import Preprocessing, Size
 from deployments.repository.layout import layout_of
 from deployments.repository.network import class_count
-from deployments.repository.repository import read_labels
 from ensemble_models.baking import Color, bake, check_ends, static_size
 from ensemble_models.dataset import Dataset, indices, sample
+from ensemble_models.exporters.names import fitting, read_names
 from ensemble_models.prediction import answers_probabilities
 from ensemble_models.prepare import trials
 from ensemble_models.prepare.source import CROP_RATIO, WHITE, Normalization, Source, usual
@@ -23,6 +23,13 @@ from ensemble_models.prepare.trials import Trial
 from ensemble_models.writing import input_metadata
 from scripts.errors import ScriptError
 
+# The options that say a fact which an exporter leaves open, where they have another name.
+FLAGS = {
+    "order": ("channel_order",),
+    "mean": ("mean", "normalize"),
+    "std": ("std", "normalize"),
+    "resize": ("resize", "crop_ratio"),
+}
 # Labelled images that the usual ways are tried on.
 MOST_TRIED = 500
 
@@ -38,6 +45,7 @@ class Preparation:
             ScriptError: a flag is missing or doesn't fit the model.
         """
         self._source, self._args = source, args
+        self._check_open()
         check_ends(source.network)
         shape = source.network.input(0).get_partial_shape()
         self._layout = layout_of(shape, args.layout or source.layout)
@@ -57,8 +65,8 @@ class Preparation:
         self._normalization, normalized = self._decide_normalization()
         resized = self._decide_resizing()
         self.reasons = [
-            f"size: {size[0]} x {size[1]} pixels, {'by --size' if args.size else 'as the model fixes it'}",
-            f"layout: {self._layout}, {'by --layout' if args.layout else f'by its input {shape}'}",
+            f"size: {size[0]} x {size[1]} pixels, {self._by('size', args.size, 'as the model fixes it')}",
+            f"layout: {self._layout}, {self._by('layout', args.layout, f'by its input {shape}')}",
             f"channels and normalization: {self._normalization.flags}, {normalized}",
             f"resizing: {self._resizing.key}, {resized}",
             f"classes: {self._classes}, {named}",
@@ -78,6 +86,19 @@ class Preparation:
             softmax=self._softmax,
         )
 
+    def _by(self, fact: str, flag: object, otherwise: str) -> str:
+        """Say what a fact was taken from: an option, the place where an exporter states it, or something else."""
+        return "by the flags" if flag else f"by {self._source.where[fact]}" if fact in self._source.where else otherwise
+
+    def _check_open(self) -> None:
+        """Raise ScriptError for a fact that its exporter leaves open and neither options nor images decide."""
+        for fact, sentence in self._source.open.items():
+            flags = FLAGS.get(fact, (fact,))
+            by_images = self._args.data is not None and fact not in {"labels", "head", "size", "layout"}
+            if not by_images and not any(getattr(self._args, flag, None) for flag in flags):
+                options = " or ".join(f"--{flag.replace('_', '-')}" for flag in flags)
+                raise ScriptError(f"{self._args.source}: {sentence}; say it by {options}")
+
     def metadata(self) -> dict[str, Any]:
         """Make the content of `metadata.json`."""
         usual, wanted = Preprocessing(self._size), self._resizing
@@ -95,20 +116,25 @@ class Preparation:
                 "std": list(self._normalization.std),
                 "channel_order": self._normalization.order,
                 "layout": self._layout,
+                **({"stated": dict(self._source.where)} if self._source.where else {}),
                 "openvino": ov.__version__,
             },
         }
 
     def _decide_labels(self, images: Dataset | None) -> tuple[Sequence[str] | None, str]:
-        labels, where = self._source.labels, "the weights"
+        labels, where = self._source.labels, self._source.where.get("labels", "the weights")
         if self._args.labels:
-            labels, where = read_labels(self._args.labels), str(self._args.labels)
+            labels, where = read_names(self._args.labels), str(self._args.labels)
         elif labels is None and images is not None and len(images.classes) == self._classes:
             labels, where = images.classes, f"the folders of {images.path}, in alphabetical order"
         if labels is None:
             return None, "without names: those of the members that it is served with are taken; --labels gives its own"
+        labels = fitting(labels, self._classes)
         if len(labels) != self._classes:
-            raise ScriptError(f"the model has {self._classes} classes, but there are {len(labels)} labels")
+            raise ScriptError(
+                f"the model has {self._classes} classes, but there are {len(labels)} labels in {where}; name another "
+                "file by --labels"
+            )
         return labels, f"{', '.join(labels[:3])}{', ...' if len(labels) > 3 else ''}, named by {where}"
 
     def _usable(self, images: Dataset | None) -> tuple[Trial | None, str]:
@@ -132,7 +158,8 @@ class Preparation:
 
     def _decide_normalization(self) -> tuple[Normalization, str]:
         given = self._given_normalization()
-        by = "as the weights were trained" if given == self._source.normalization else "by the flags"
+        is_own = given is not None and given == self._source.normalization
+        by = self._by("mean", not is_own, "as the weights were trained")
         if self._trial is None:
             if given is not None:
                 return given, f"{by}; not measured: {self._unusable}"
@@ -147,6 +174,8 @@ class Preparation:
     def _given_normalization(self) -> Normalization | None:
         """Read the normalization from flags and weights; None if a part of it is missing."""
         own, args = self._source.normalization, self._args
+        if own is not None and "order" in self._source.open:
+            own = replace(own, order=args.channel_order) if args.channel_order else None
         order: Color | None = args.channel_order or (own.order if own is not None else None)
         if (args.mean or args.std) and (args.normalize or order is None):
             raise ScriptError("pass --mean and --std in the order that --channel-order names, and without --normalize")
@@ -167,26 +196,26 @@ class Preparation:
     def _given_resizing(self) -> Preprocessing:
         """Read the resizing from flags and weights, with defaults for the rest."""
         args = self._args
-        ratio = args.crop_ratio or self._source.crop_ratio or CROP_RATIO
+        resize = args.resize or self._source.resize or "crop"
+        ratio = args.crop_ratio or self._source.crop_ratio or (CROP_RATIO if resize == "crop" else 1.0)
         # Three models of timm, such as volo_d5_512, whose images get a frame.
         if ratio > 1:
             raise ScriptError(f"{args.source} was measured on crops of {ratio:g} of an image; pass --crop-ratio 1")
         return Preprocessing(
             self._size,
             ratio,
-            args.resize or self._source.resize or "crop",
-            args.interpolation or "area",
-            tuple(args.border or (0, 0, 0)),
+            resize,
+            args.interpolation or self._source.interpolation or "area",
+            tuple(args.border or self._source.border or (0, 0, 0)),
         )
 
     def _is_resizing_given(self) -> bool:
-        return bool(self._args.crop_ratio or self._args.resize or self._source.crop_ratio is not None)
+        by_flags = self._args.crop_ratio or self._args.resize
+        return bool(by_flags or self._source.resize or self._source.crop_ratio is not None)
 
     def _decide_resizing(self) -> str:
-        if self._args.crop_ratio or self._args.resize:
-            return "by the flags"
-        if self._source.crop_ratio is not None:
-            return "as the weights were measured"
+        if self._is_resizing_given():
+            return self._by("resize", self._args.crop_ratio or self._args.resize, "as the weights were measured")
         if self._trial is None:
             return f"as for ImageNet; not measured: {self._unusable} (--resize and --crop-ratio say it)"
         self._resizing, reason = trials.choose_resizing(self.baked(), self._trial, self._first)
