@@ -16,7 +16,7 @@ from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import Item
 from deployments.contract.nodes import Node
 from deployments.contract.settings import Schema, describe
-from deployments.doors import FEATURES, find_class, names
+from deployments.entry_points import FEATURES, find_class, names
 from deployments.ingress.protocol import Extension
 from deployments.pipeline.member_client import Member
 from deployments.pipeline.pipeline import Interceptor

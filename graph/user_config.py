@@ -10,7 +10,6 @@ from deployments.contract.errors import ConfigurationError
 from deployments.contract.names import COMBINER, INGRESS, LABELER, TRANSFORMER
 from deployments.contract.rollout import CanarySettings, ShadowSettings
 from deployments.contract.settings import Schema, changed, flat
-from deployments.doors import FEATURES, elsewhere
 from deployments.labeler import LabelerSettings
 from deployments.members.local import LocalMember
 from deployments.members.versioned import VersionSettings
@@ -66,7 +65,7 @@ def _check_ingress(change: Mapping[str, Any], config: EnsembleConfig, nodes: Map
     own = {
         name: each
         for name, each in change.items()
-        if name not in sections and not (config.features.keys() - elsewhere(FEATURES) and isinstance(each, Mapping))
+        if name not in sections and not (config.features and isinstance(each, Mapping))
     }
     of_sections = {name: each for name, each in change.items() if name in sections}
     for name, each in flat({INGRESS: own, **of_sections}, groups).items():

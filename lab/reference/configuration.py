@@ -8,7 +8,7 @@ from typing import Any
 
 from ray.serve.schema import ServeDeploySchema
 
-from deployments.doors import FEATURES, find_class, names
+from deployments.entry_points import FEATURES, find_class, names
 from graph.config import EnsembleConfig
 from graph.feature import Feature
 from lab.reference.pages import code, first_paragraph, kind, prose, table

@@ -8,16 +8,17 @@ from contextlib import suppress
 from pathlib import Path
 
 import click
-import yaml
 
+from deployments.contract.errors import ConfigurationError
 from deployments.repository.errors import ModelError
+from deployments.repository.repository import versions
+from ensemble_models.exporters.folder import MLMODEL, default_name, model_in, models_in
 from ensemble_models.options import FILE, Command, OutputFile, option, repository_option
 from ensemble_models.prepare import __main__ as prepare
 from scripts import configuration
 from scripts.errors import ScriptError
+from scripts.strict_yaml import Document
 
-# In the folder that Keras and TensorFlow export.
-SAVED_MODEL = "saved_model.pb"
 # What several members need to answer without one of them.
 QUORUM = """\
       # One member is enough: the answer names a member that fails or takes over 3 s. Inline members share a process.
@@ -71,8 +72,8 @@ def write(file: Path, repository: Path, members: list[str]) -> None:
 
 def _in_yaml(text: str) -> str:
     """Write a name or a path in YAML: in quotes only where YAML would read something else, as a number."""
-    with suppress(yaml.YAMLError):
-        if yaml.safe_load(text) == text:
+    with suppress(ConfigurationError):
+        if Document(text).value == text:
             return text
     return json.dumps(text, ensure_ascii=False)
 
@@ -86,7 +87,7 @@ def prepared(member: str, repository: Path, data: Path | None) -> str:
     """
     if not is_file_of_model(member):
         return member
-    name = Path(member).stem
+    name = name_of(member)
     arguments = [member, "--name", name, "--repository", str(repository)]
     arguments += [] if data is None else ["--data", str(data)]
     try:
@@ -104,9 +105,15 @@ def prepared(member: str, repository: Path, data: Path | None) -> str:
 
 
 def is_file_of_model(member: str) -> bool:
-    """Check whether a member is a file, or the folder of a SavedModel, and not a name in the repository."""
+    """Check whether a member is a file or a folder with a model, and not a name in the repository."""
     path = Path(member)
-    return path.is_file() or (path / SAVED_MODEL).is_file()
+    is_in_repository = bool(versions(path.parent, path.name))
+    return path.is_file() or (not is_in_repository and ((path / MLMODEL).is_file() or bool(models_in(path))))
+
+
+def name_of(member: str) -> str:
+    """Name the model of a member; see `default_name`."""
+    return default_name(model_in(Path(member))) if is_file_of_model(member) else member
 
 
 def check(file: Path, members: list[str]) -> None:
@@ -114,8 +121,8 @@ def check(file: Path, members: list[str]) -> None:
     if file.exists():
         raise ScriptError(f"{file} is there already; remove it, or name another file")
     if missing := next((each for each in members if "/" in each and not is_file_of_model(each)), None):
-        raise ScriptError(f"{missing} is neither a file nor the folder of a SavedModel")
-    names = [Path(member).stem if is_file_of_model(member) else member for member in members]
+        raise ScriptError(f"{missing} is neither a file nor a folder with a model")
+    names = [name_of(member) for member in members]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ScriptError(f"two members would have the name {twice!r}; prepare one by `ensemble prepare --name`")
 
@@ -132,9 +139,9 @@ def main(file: Path, members: tuple[str, ...], data: Path | None, repository: Pa
     ensemble init my.yaml --members one.onnx two.onnx --data images/     # prepares them first
     ensemble serve my.yaml
 
-    A member that is a file, or the folder of a SavedModel, becomes a model of the repository by `ensemble prepare`;
-    its name is the file's, without the suffix. Every node runs in one process, which is the fastest on one machine.
-    docs/configuration.md has every field.
+    A member that is a file, or a folder with a model, becomes a model of the repository by `ensemble prepare`; its
+    name is the file's without the suffix, or the folder's. Every node runs in one process, which is the fastest on one
+    machine. docs/configuration.md has every field.
     """
     names = list(dict.fromkeys(members))
     check(file, names)

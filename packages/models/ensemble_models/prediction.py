@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from statistics import median
 from typing import Any
 
 import numpy as np
 import openvino as ov
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from deployments.contract.batch import Batch
@@ -22,9 +25,10 @@ from deployments.contract.preprocessing import AsSent, MemberInput, Preprocessin
 from deployments.members import Member
 from deployments.members.local import LocalMember
 from deployments.members.openvino import OpenVino
-from deployments.members.predictor import infer_now, is_distribution
+from deployments.members.predictor import infer_now
 from deployments.members.versioned import check
 from deployments.repository.errors import ModelError
+from deployments.repository.heads import Head, recognize
 from deployments.repository.repository import Folder, Model
 from ensemble_models.costs import image_size, precision
 from ensemble_models.dataset import Dataset, decode_all
@@ -37,7 +41,7 @@ UNKNOWN = "unknown"
 # A batch of the server's own size, so that members on other servers take it.
 AT_ONCE = 16
 
-Predict = Callable[[Pixels], Probabilities]
+Predict = Callable[[Pixels | NDArray[np.float32]], Probabilities]
 
 
 @dataclass(frozen=True)
@@ -120,10 +124,18 @@ def predict(models: Sequence[Model], dataset: Dataset) -> list[Probabilities]:
 
 
 def predictions(candidates: Sequence[Candidate], dataset: Dataset) -> list[Probabilities]:
+    """Predict every image by every candidate; see `measured_predictions`."""
+    return measured_predictions(candidates, dataset)[0]
+
+
+def measured_predictions(
+    candidates: Sequence[Candidate], dataset: Dataset
+) -> tuple[list[Probabilities], list[float | None]]:
     """Predict every image by every candidate.
 
     Returns:
-        One float32 [images,classes] for each candidate, rows in the order of the dataset.
+        One float32 [images,classes] for each candidate, rows in the order of the dataset; and this process' CPU time
+        of each one's inference per image, ms, the median of the batches. It is None for a member on another server.
 
     Raises:
         ScriptError: an image can't be decoded, or a candidate fails on one.
@@ -131,21 +143,27 @@ def predictions(candidates: Sequence[Candidate], dataset: Dataset) -> list[Proba
     return asyncio.run(_predictions(candidates, dataset))
 
 
-async def _predictions(candidates: Sequence[Candidate], dataset: Dataset) -> list[Probabilities]:
+async def _predictions(
+    candidates: Sequence[Candidate], dataset: Dataset
+) -> tuple[list[Probabilities], list[float | None]]:
     parts: list[list[Probabilities]] = [[] for _ in candidates]
-    with tqdm(total=len(dataset), desc="predict", unit="img", leave=False) as progress:
+    took: list[list[float]] = [[] for _ in candidates]
+    with tqdm(total=len(dataset), desc="predict", unit="img", leave=False, disable=None) as progress:
         for names, encoded in _chunks(dataset):
             made: dict[str, Any] = {AsSent().key: encoded}
-            for candidate, outputs in zip(candidates, parts, strict=True):
+            for candidate, outputs, times in zip(candidates, parts, took, strict=True):
                 wanted = candidate.wanted
                 if isinstance(wanted, Preprocessing) and wanted.key not in made:
                     made[wanted.key] = decode_all(names, encoded, wanted)
+                began = time.process_time()
                 answer = await candidate.node(Batch(made[wanted.key], (Item(),) * len(names)))
+                times.append(1000 * (time.process_time() - began) / len(names))
                 if error := next((item.error for item in answer.items if item.error is not None), None):
                     raise ScriptError(f"{candidate.name!r}: {error}")
                 outputs.append(answer.payload)
             progress.update(len(names))
-    return [np.concatenate(outputs) for outputs in parts]
+    costs = [None if each.model is None else median(times) for each, times in zip(candidates, took, strict=True)]
+    return [np.concatenate(outputs) for outputs in parts], costs
 
 
 def computed_in() -> str:
@@ -165,14 +183,22 @@ def network_probabilities(network: ov.Model, pixels: Pixels) -> Probabilities:
     return runner(network, INFERENCE_PRECISION_HINT="f32")(pixels)
 
 
-def answers_probabilities(network: ov.Model, size: tuple[int, int]) -> bool:
-    """Check whether a network, uint8 BGR [N,H,W,3] to float32 [N,classes], answers distributions to noise."""
-    noise = np.random.default_rng(0).integers(0, 256, (3, *size, 3), np.uint8)
-    return is_distribution(network_probabilities(network, noise))
+def head_of(network: ov.Model, size: tuple[int, int], images: Pixels | None = None) -> Head:
+    """Recognize the head of a network, uint8 BGR [N,H,W,3] to scores, by its scores of noise and of images, if any.
+
+    Raises:
+        ModelError: see `recognize`.
+    """
+    noise = np.random.default_rng(0).integers(0, 256, (6, *size, 3), np.uint8)
+    # Dark, bright, of little contrast and of one colour, so that rows differ.
+    noise[1], noise[2], noise[3] = noise[1] // 4, 255 - noise[2] // 4, 96 + noise[3] // 4
+    noise[4], noise[5] = (220, 40, 10), (10, 60, 230)
+    shown = noise if images is None else np.concatenate([noise, images])
+    return recognize(network, network_probabilities(network, shown))
 
 
 def runner(network: ov.Model, **options: str) -> Predict:
-    """Compile a network, uint8 [N,H,W,3] to float32 [N,classes], into a function of any number of images.
+    """Compile a network, pixels [N,H,W,3] to float32 [N,classes], into a function of any number of images.
 
     The function raises RuntimeError if the network fails.
     """
@@ -180,7 +206,7 @@ def runner(network: ov.Model, **options: str) -> Predict:
     fixed = network.input(0).get_partial_shape()[0]
     rows = AT_ONCE if fixed.is_dynamic else fixed.get_length()
 
-    def run(pixels: Pixels) -> Probabilities:
+    def run(pixels: Pixels | NDArray[np.float32]) -> Probabilities:
         # A model that fixes its batch gets the last image again where images are lacking.
         lacking = 0 if fixed.is_dynamic else -len(pixels) % rows
         filled = np.concatenate([pixels, *[pixels[-1:]] * lacking])

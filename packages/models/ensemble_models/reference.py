@@ -83,10 +83,10 @@ class Reference:
         """Compute how far some images' probabilities are apart at most; without any, 1 for another label."""
         answers = self.answers[rows]
         if self.scores is None:
-            return (outputs.argmax(1) != answers).astype(np.float64)
+            return np.asarray(outputs.argmax(1) != answers, np.float64)
         known = self.scores[rows]
         mine = outputs if known.shape[1] > 1 else outputs[np.arange(len(rows)), answers, None]
-        return np.asarray(np.abs(mine - known).max(1))
+        return np.asarray(np.abs(mine - known).max(1), np.float64)
 
 
 @dataclass(frozen=True)

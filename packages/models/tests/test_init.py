@@ -70,7 +70,7 @@ def test_files_are_prepared_or_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
         SystemExit,
-        match=r"error: net\.xml takes uint8 pixels.*these are flags of `ensemble prepare net.xml --name net`",
+        match=r"error: net\.xml: its exporter .*--channel-order.*flags of `ensemble prepare net.xml --name net`",
     ):
         run(monkeypatch, "my.yaml", "--members", "net.xml")
     (tmp_path / "no.onnx").touch()

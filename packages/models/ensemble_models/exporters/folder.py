@@ -41,16 +41,23 @@ def model_in(path: Path) -> Path:
         return path
     if (file := path / MLMODEL).is_file():
         return _of_mlflow(file)
+    found = models_in(path)
+    if len(found) > 1:
+        some = ", ".join(str(file.relative_to(path)) for file in found[:4])
+        raise ModelError(f"{path} has {len(found)} models ({some}); name one of the files")
+    if not found:
+        raise ModelError(f"{path} has no model ({', '.join(MODELS)}, or {SAVED_MODEL})")
+    return found[0]
+
+
+def models_in(path: Path) -> list[Path]:
+    """List the models in a folder or, if there is none, one folder deeper."""
     for pattern in ("*", "*/*"):
         files = [file for file in sorted(path.glob(pattern)) if not file.name.startswith(".")]
         found = [file for file in files if file.suffix in MODELS]
-        found += [file.parent for file in files if file.name == SAVED_MODEL]
-        if len(found) > 1:
-            some = ", ".join(str(file.relative_to(path)) for file in found[:4])
-            raise ModelError(f"{path} has {len(found)} models ({some}); name one of the files")
-        if found:
-            return found[0]
-    raise ModelError(f"{path} has no model ({', '.join(MODELS)}, or {SAVED_MODEL})")
+        if found := [*found, *(file.parent for file in files if file.name == SAVED_MODEL)]:
+            return found
+    return []
 
 
 def default_name(path: Path) -> str:

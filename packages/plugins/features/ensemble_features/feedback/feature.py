@@ -18,9 +18,8 @@ from deployments.ingress.protocol import Report, Service
 from deployments.ingress.routes import Routes
 from deployments.observe.metrics import TaggedCounter
 from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
-from deployments.rpc.direct import LocalReplicas
 from deployments.rpc.listener import Listener, sockets
-from deployments.rpc.replica import ReplicaGone
+from deployments.rpc.replica import LocalReplicas, ReplicaGone
 from deployments.rpc.wire import VERSION
 from ensemble_features.feedback.labels import SERVICE, TakesLabel, refuse, routes
 from ensemble_features.feedback.store import FeedbackSettings, FeedbackStats, FeedbackStore
