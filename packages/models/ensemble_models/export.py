@@ -25,13 +25,13 @@ PROPERTY, KEY, VALUE = b"\x72", b"\x0a", b"\x12"
 
 
 def model_info(model: Model, order: str, mean: list[float], scale: list[float]) -> dict[str, str]:
-    """Write what Model API reads from `model_info`, and what it has no field for; see `forms.model_api`.
+    """List the fields of `model_info`, Model API's own and this project's; see `forms.model_api`.
 
     Args:
         model: a version of the repository.
         order: the order of the colours that the written file takes.
-        mean: what is subtracted from pixels from 0 to 255; empty if that is inside of the model.
-        scale: what they are divided by after that, likewise.
+        mean: is subtracted from pixels from 0 to 255; empty if the model subtracts it by itself.
+        scale: divides the pixels after that, likewise.
     """
     wanted, labels = preprocessing(model), model.labels or ()
     resize = next(name for name, value in RESIZE_TYPES.items() if value == wanted.resize)

@@ -94,7 +94,7 @@ class Way:
     """A way to answer: the pixels that are made of an image, and how the network computes.
 
     Attributes:
-        name: what is changed, as a line of the table.
+        name: the change, as a line of the table shows it.
         flag: the option of `ensemble prepare` that does it.
     """
 

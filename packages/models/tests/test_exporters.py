@@ -351,7 +351,7 @@ def test_mlflow_and_onnx_properties(tmp_path: Path) -> None:
     again = prepared(tmp_path / "out" / "m.onnx")
     assert (again.labels, again.input, again.source["std"]) == (model.labels, model.input, model.source["std"])
     with pytest.raises(ModelError, match="was not prepared from"):
-        call(export.main, "m", tmp_path / "more", "--onnx", tmp_path / "yolo.onnx", "--repository", tmp_path / "models")
+        call(export.main, "m", tmp_path / "more", "--onnx", folder / "model.onnx", "--repository", tmp_path / "models")
     (folder / "MLmodel").write_text(
         yaml.safe_dump({"flavors": {"onnx": {"data": "model.onnx"}, "python_function": {}}})
     )
@@ -368,9 +368,8 @@ def test_an_exported_ir_comes_back_the_same(tmp_path: Path) -> None:
     model = prepared(save(tmp_path / "theirs", config_json=TIMM))
     call(export.main, "m", tmp_path / "out", "--repository", tmp_path / "models")
     info = ov.Core().read_model(tmp_path / "out" / "m.xml").get_rt_info(["model_info"]).value
-    assert str(info["labels"].value).split() == ["ant", "big_cat", "dog's"]
+    assert str(info["labels"]).split() == ["ant", "big_cat", "dog's"]
     again = prepared(tmp_path / "out" / "m.xml")
-    assert again.version == model.version + 1
     assert (again.labels, again.input) == (model.labels, model.input)
     with pytest.raises(ScriptError, match="is there already"):
         call(export.main, "m", tmp_path / "out", "--repository", tmp_path / "models")

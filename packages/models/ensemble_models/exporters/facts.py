@@ -128,7 +128,7 @@ def interpolation(written: Any) -> str:
 
 
 def framing(resized: int | tuple[int, int] | None, cropped: tuple[int, int] | None, where: str) -> Iterator[Fact]:
-    """State size and resizing by what an image is resized to, and by what is cut out of its middle after that.
+    """State size and resizing by the size to which an image is resized, and by the crop of its middle after that.
 
     Args:
         resized: the shorter side, or height and width; None for no resizing.

@@ -104,7 +104,7 @@ def _facts(path: Path, read: ov.Model) -> Iterator[Fact]:
 
 
 def _labels(folder: Path, path: Path) -> Iterator[Fact]:
-    """Read the files of labels in a folder; those that begin with the model's name are of this model alone."""
+    """Read the files of labels in a folder; a file that begins with the model's name is only for this model."""
     files = [file for file in sorted(folder.iterdir()) if file.is_file()]
     own = [file for file in files if LABELS.fullmatch(file.name.removeprefix(path.stem).lstrip("._-").lower())]
     for file in [file for file in own if file.name.startswith(path.stem)] or own:

@@ -154,14 +154,13 @@ def main(**given: Any) -> None:
     names of ImageNet's classes. `--weights default` downloads the official weights and verifies their SHA-256.
     `--weights random` downloads nothing; it is for measuring speed.
 
-    The command reads what exporters write in the model and beside it (Ultralytics, transformers and Optimum, timm,
-    torchvision's `transforms.txt`, Model API, Keras' rescaling, TFLite's metadata, MLflow, files of labels), and prints
-    what it took from where. What they leave open, labelled images (`--data`) decide: the command tries the usual
-    orders of colours and classes, normalizations and resizings, and takes the best if it is clearly better than the
-    others. Else options must say it. The command refuses what neither files nor images nor options decide.
+    The command reads the files that exporters write, and their fields in the model (docs/models.md lists them). With
+    labelled images (`--data`), it tries the usual orders of colours and classes, normalizations and resizings for every
+    fact that the files leave open. It takes the best if it is clearly better than the others. Without images, options
+    must give these facts. The command prints its decisions, and refuses what nothing decides.
 
-    `--reference` compares the model's answers with those of the program that trained it; docs/parity.md shows how such
-    a file is written. Its images are in `--data`, or in the folder of the file.
+    `--reference` compares the answers with the answers of the program that trained the model; docs/parity.md shows how
+    to write such a file. The images are in `--data`, or in the folder of the file.
     """
     run(SimpleNamespace(**given))
 

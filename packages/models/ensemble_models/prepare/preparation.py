@@ -125,7 +125,7 @@ class Preparation:
         return head_of(plain, self._size, few), f"by its scores of noise{'' if few is None else ' and images'}"
 
     def _by(self, fact: str, flag: object, otherwise: str) -> str:
-        """Say what a fact was taken from: an option, the place where an exporter states it, or something else."""
+        """Name the origin of a fact: an option, the place where an exporter states it, or another one."""
         return "by the flags" if flag else f"by {self._source.where[fact]}" if fact in self._source.where else otherwise
 
     def _check_open(self) -> None:
