@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,12 +16,12 @@ from deployments.contract.batch import NO_SCORES, Batch, Work, crashed, predicte
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import STREAMS, THREADS, AttributeValue
 from deployments.contract.payload import Pixels, Probabilities
-from deployments.cpus import available_cpus
+from deployments.cpus import available_cores
 from deployments.members.local import Health
 from deployments.members.openvino_autotune import best_streams
 from deployments.members.openvino_config import OpenVinoConfig
 from deployments.repository.errors import ModelError, reason
-from deployments.repository.heads import recognize, with_head
+from deployments.repository.heads import in_order, recognize, with_head
 from deployments.repository.network import load
 from deployments.repository.repository import Model
 
@@ -38,8 +38,17 @@ S = TypeVar("S", Pixels, range)
 class Predictor:
     """Runs one member, asynchronously: OpenVINO's threads compute while the event loop goes on."""
 
-    def __init__(self, config: OpenVinoConfig, model: Model, size: tuple[int, int], max_batch_size: int) -> None:
+    def __init__(
+        self,
+        config: OpenVinoConfig,
+        model: Model,
+        size: tuple[int, int],
+        max_batch_size: int,
+        order: Sequence[int] | None = None,
+    ) -> None:
         """Compile the model for pixels of a size, height and width, and warm up each part that a batch may become.
+
+        With an `order` the answers have the model's classes in that order.
 
         Raises:
             ConfigurationError: the model can't be read, is no classifier, or can't run on pixels of that size.
@@ -49,7 +58,7 @@ class Predictor:
         self.version = model.version
         self._operation = config.operation
         self._file = model.path
-        self._threads = config.threads or available_cpus()
+        self._threads = config.threads or available_cores()
         self._least_at_once = config.least_at_once
         self.health = Health(config.name)
         self._closed = False
@@ -66,8 +75,10 @@ class Predictor:
             streams = self._streams(network, config, size)
             self._compile(network, config, streams)
             sample = np.random.default_rng(0).integers(0, 256, (self._batch_limit or 1, *size, 3), np.uint8)
-            if (head := recognize(network, infer_now(self._requests[0], sample))) != "softmax":
-                self._compile(with_head(network, head), config, streams)
+            head = recognize(network, infer_now(self._requests[0], sample))
+            if head != "softmax" or order is not None:
+                network = with_head(network, head)
+                self._compile(network if order is None else in_order(network, order), config, streams)
             for batch_size in self._part_sizes(max_batch_size):
                 pixels = np.zeros((self._batch_limit or batch_size, *size, 3), np.uint8)
                 for request in self._requests:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -92,6 +93,15 @@ def with_head(network: ov.Model, head: Head) -> ov.Model:
         answer = opset13.divide(scores, total)
     else:
         answer = opset13.softmax(scores, axis=1)
+    result.input(0).replace_source_output(answer.output(0))
+    network.validate_nodes_and_infer_types()
+    return network
+
+
+def in_order(network: ov.Model, order: Sequence[int]) -> ov.Model:
+    """Append what puts the classes of a distribution, [N,classes], into another order."""
+    result = network.get_results()[0]
+    answer = opset13.gather(result.input_value(0), np.array(order), np.array(1))
     result.input(0).replace_source_output(answer.output(0))
     network.validate_nodes_and_infer_types()
     return network

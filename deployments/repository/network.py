@@ -7,6 +7,7 @@ import openvino as ov
 from openvino import opset13
 from openvino.preprocess import PrePostProcessor
 
+from deployments.repository.content import no_model
 from deployments.repository.errors import ModelError, reason
 from deployments.repository.heads import one_output, with_two_classes
 from deployments.repository.layout import layout_of
@@ -66,6 +67,8 @@ def read(model: Model) -> ov.Model:
     Raises:
         ModelError: OpenVINO can't read it.
     """
+    if model.path.is_file() and (what := no_model(model.path)):
+        raise ModelError(f"{model.path} is {what}")
     core = ov.Core()
     core.set_property({"ENABLE_MMAP": False})
     try:

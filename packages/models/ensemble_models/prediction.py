@@ -73,7 +73,10 @@ def of_models(models: Sequence[Model]) -> list[Candidate]:
         ModelError: a model is damaged, or fixes no input size.
         ConfigurationError: a model can't run.
     """
-    return [_of_model(OpenVino(name=each.name), each, MemberInterface(preprocessing(each), ())) for each in models]
+    # In the first one's order of the classes, if they have the same.
+    named = [model.labels or () for model in models]
+    labels = named[0] if named and all(set(each) == set(named[0]) for each in named) else ()
+    return [_of_model(OpenVino(name=each.name), each, MemberInterface(preprocessing(each), labels)) for each in models]
 
 
 def of_configuration(config: EnsembleConfig, agreed: EnsembleSignature) -> list[Candidate]:
