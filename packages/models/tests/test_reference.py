@@ -16,7 +16,7 @@ from deployments.repository.network import load
 from deployments.repository.repository import find
 from ensemble_models.check import __main__ as check
 from ensemble_models.dataset import decode_all
-from ensemble_models.prediction import network_probabilities, preprocessing
+from ensemble_models.prediction import preprocessing, runner
 from ensemble_models.prepare import __main__ as prepare
 from packages.models.tests.tiny import call
 from scripts.errors import ScriptError
@@ -51,7 +51,7 @@ def write(repository: Path, images: Path, file: Path, header: Sequence[str], *fl
     model = find(repository, "theirs")
     paths = sorted(images.iterdir())
     pixels = decode_all([path.name for path in paths], [path.read_bytes() for path in paths], preprocessing(model))
-    outputs = network_probabilities(load(model), pixels)
+    outputs = runner(load(model))(pixels)  # in the precision of this CPU
     with file.open("w", newline="") as stream:
         rows = csv.writer(stream)
         rows.writerow(["file", "label", *header])
