@@ -12,10 +12,10 @@ import openvino as ov
 from deployments.repository.errors import ModelError
 from deployments.repository.network import load
 from deployments.repository.repository import Model, find, sha256
+from ensemble_models.exporters.facts import WHITE
 from ensemble_models.exporters.forms import RESIZE_TYPES
 from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
 from ensemble_models.prediction import preprocessing
-from ensemble_models.prepare.source import WHITE
 from scripts.errors import ScriptError
 
 # Model API's filters, by how sharp they are.

@@ -18,7 +18,6 @@ from deployments.contract.preprocessing import Interpolation, Preprocessing, Res
 from ensemble_models.dataset import Dataset, decode_all
 from ensemble_models.options import Table
 from ensemble_models.prediction import runner
-from ensemble_models.prepare.source import CROP_RATIO
 from ensemble_models.statistics import Interval, Truth
 from scripts.errors import ScriptError
 
@@ -31,7 +30,7 @@ NOTICED, EXPLAINED = 0.01, 0.5
 LEAST_AGREEMENT = 95.0
 CHUNK = 50
 FILTERS: tuple[Interpolation, ...] = ("bilinear", "bicubic", "area", "linear", "nearest")
-WAYS: tuple[tuple[Resize, float], ...] = (("crop", 1.0), ("crop", CROP_RATIO), ("stretch", 1.0), ("letterbox", 1.0))
+WAYS: tuple[tuple[Resize, float], ...] = (("crop", 1.0), ("crop", 0.875), ("stretch", 1.0), ("letterbox", 1.0))
 
 Floats = NDArray[np.float64]
 

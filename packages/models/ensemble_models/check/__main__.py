@@ -158,6 +158,8 @@ def main(**given: Any) -> None:
     """
     args = SimpleNamespace(**given)
     refuse_contradictions(args)
+    if args.reference is not None:
+        return compare_with(args)
     found = measured(args)
     shown, records = [table(found.scores, found.sentences)], list[Any](found.scores)
     if found.choice is not None:
