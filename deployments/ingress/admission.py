@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
+from deployments.contract import clock
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import (
     DeadlineExceeded,
@@ -240,7 +241,7 @@ class Upload:
 
     def __init__(self, admission: AdmissionController, by: Caller, timeout_s: float, slowest: int) -> None:
         """Set where its bytes count, whose it is, its time, and the least rate in bytes per second."""
-        self.began = time.time()
+        self.began = clock.now()
         self.size, self.sender = 0, by.name or by.address
         self._admission, self._by, self._slowest = admission, by, slowest
         self._start = asyncio.get_running_loop().time()

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
+from deployments.contract import clock
 from deployments.contract.answer import Answer
 from deployments.contract.errors import EnsembleError
 from deployments.contract.image_probe import ImageProbe
@@ -211,7 +212,7 @@ class Batcher(Generic[T, R]):
 
     def _cut(self) -> dict[asyncio.Future[R], T]:
         batch: dict[asyncio.Future[R], T] = {}
-        total, settings, now = 0, self._settings(), time.time_ns()
+        total, settings, now = 0, self._settings(), clock.now_ns()
         turns = {future: self._turn(item) for future, item in self._pending.items()}
         waiting = sorted(turns, key=turns.__getitem__)
         has_due = turns[waiting[0]] <= now

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from deployments.contract import clock
 from deployments.contract.batch import Batch
 from deployments.observe.observer import ImageTrace
 
@@ -84,7 +85,8 @@ class Statistics:
         if not live:
             return
         size = len(batch.items)
-        self._last_ms, self._answered, self._executed = end_ns // 10**6, self._answered + len(live), self._executed + 1
+        self._last_ms = clock.by_system_ns(end_ns) // 10**6
+        self._answered, self._executed = self._answered + len(live), self._executed + 1
         steps = batch.items[live[0]].steps
         first, last = (steps[0].note, steps[-1].note) if len(steps) > 1 else (None, None)
         before_ns = first.end_ns - first.start_ns if first else 0

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 
+from deployments.contract import clock
 from deployments.contract.hosts import HOST_ADDRESS, RAY_METRICS_SETTING
 from scripts import configuration
 from scripts.errors import ScriptError, errors_in_one_line
@@ -48,6 +49,7 @@ def join(address: str) -> None:
     require_token()
     check_propagators()
     set_up()
+    clock.start()
     raise_file_limit()
     config, common = machines.published(address)
     machines.listen_on_own_address(config)

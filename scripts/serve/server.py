@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 
+from deployments.contract import clock
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING, host_address, is_in_cluster
 from deployments.contract.names import INGRESS
@@ -104,6 +105,7 @@ def serve(
         ConfigurationError: the application can't be built.
     """
     set_variables()
+    clock.start()
     raise_file_limit()
     document = configuration.load(config_file)
     config: dict[str, Any] = document.value
