@@ -1,7 +1,7 @@
 """Finds what plugins bring: by the name of an entry point, or by an import string `module:name`.
 
-A *plugin* is a distribution. The server lists none: its own kinds of members, combinations, protocols and features are
-entry points like those of others. A process reads the names once.
+A *plugin* is a distribution, a *feature* is what it adds, and an *entry point* is how it is found. The server lists no
+plugin: its own kinds of members, combinations and protocols are entry points, too. A process reads the names once.
 """
 
 from __future__ import annotations

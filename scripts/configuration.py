@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from deployments.contract.errors import ConfigurationError
 from deployments.entry_points import did_you_mean
-from deployments.private import changeable_by_others
+from deployments.folder_permissions import changeable_by_others
 from deployments.ray_internals.import_path import append_working_directory
 from scripts.errors import ScriptError
 from scripts.strict_yaml import Document
@@ -206,6 +206,8 @@ def doubts(config: EnsembleConfig, agreed: EnsembleSignature) -> Iterator[str]:
     for member in config.members:
         if isinstance(member, LocalMember) and member.version is None:
             yield from _rolled_back(member, config)
+    for name in agreed.reordered:
+        yield f"{name} has the classes in another order than the other members; its answers are matched by their names"
     for name in agreed.unlabelled:
         yield (
             f"{name} names no classes: those of the other members are taken, in that order, and answers are wrong if "
