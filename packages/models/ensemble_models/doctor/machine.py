@@ -20,8 +20,9 @@ from deployments.members.local import LocalMember
 from ensemble_models.doctor import Finding, failure
 from graph.config import EnsembleConfig
 from graph.placement import share_of_threads, sharing
+from scripts.home import SETTING
 from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH
-from scripts.serve.folder import SETTING, check_place, check_space, parent
+from scripts.serve.folder import check_place, check_space, parent
 from scripts.serve.ports import Port, check_loopback, check_ports
 from scripts.serve.resources import GIB, available, check_placement, reserved
 from scripts.strict_yaml import Document
