@@ -22,6 +22,7 @@ ServerVersion = Annotated[
     Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$"),
     BeforeValidator(lambda given: str(given) if type(given) is int else given),
 ]
+OF_PIXELS = {"size", "crop_ratio", "resize", "interpolation", "border", "layout", "color", "mean", "scale", "datatype"}
 MAX_TOKEN_LENGTH = 16 * 1024
 LONGEST_MS = 600_000
 
@@ -81,6 +82,16 @@ class RemoteConfig(TensorSettings, MemberConfig):
             raise ValueError("ca_file, cert_file: they need https:// or grpcs://")
         if (self.cert_file is None) != (self.key_file is None):
             raise ValueError("cert_file and key_file: either needs the other")
+        return self
+
+    @model_validator(mode="after")
+    def _pixels_are_sent(self) -> Self:
+        """Refuse fields about pixels for a server that gets none, and a border that no resizing leaves."""
+        written = (name for name in sorted(OF_PIXELS & self.model_fields_set) if getattr(self, name) is not None)
+        if self.as_sent and (of_pixels := [*written]):
+            raise ValueError(f"{of_pixels[0]}: with `as_sent: true` the server gets no pixels; remove one of them")
+        if self.border is not None and self.resize != "letterbox":
+            raise ValueError("border: only `resize: letterbox` leaves a border; remove it, or set that")
         return self
 
     @property
