@@ -150,10 +150,6 @@ def _of_single_batches(name: str) -> Rule:
     )
 
 
-def _of_feature(field: str, feature: str) -> Rule:
-    return Rule(field, lambda *_: feature not in names(FEATURES), absent(feature), "or remove the field", "refused")
-
-
 # Of `args`: the objects are those of `EnsembleConfig`.
 ARGUMENTS = (
     Rule(
@@ -189,10 +185,6 @@ ARGUMENTS = (
         "the request sets its own",
         "lower it, or raise ingress.timeout_ms",
     ),
-    _of_feature("ensemble.cascade", "cascade"),
-    _of_feature("members.*.canary", "canary"),
-    _of_feature("members.*.share", "shadow"),
-    _of_feature("access.operators", "loading"),
     Rule(
         "members.*.deployment",
         lambda member, _: member.placement == "inline",
@@ -230,26 +222,6 @@ ARGUMENTS = (
         "with `as_sent: true` the input takes texts of bytes",
         "remove it, or `as_sent`",
     ),
-    *(
-        Rule(
-            f"features.cache.{name}",
-            lambda cache, _: cache.get("redis") is not None,
-            "Redis has the entries, and bounds them itself",
-            "remove it, and give Redis a `maxmemory`",
-        )
-        for name in ("max_bytes", "max_entries")
-    ),
-    *(
-        Rule(f"features.cache.{name}", lambda cache, _: not cache.get("redis"), "there is no Redis", "set cache.redis")
-        for name in ("redis_timeout_ms", "redis_password_file")
-    ),
-    Rule(
-        "features.cache.per_key",
-        lambda cache, seen: cache["per_key"] and seen.config.access.keys is None,
-        "there are no keys",
-        "set access.keys",
-        "refused",
-    ),
     Rule(
         "labeler.top_k",
         lambda labeler, seen: 0 < seen.classes < labeler.top_k,
@@ -286,12 +258,6 @@ ARGUMENTS = (
         lambda transformer, seen: transformer.max_image_bytes > seen.config.ingress.max_request_bytes,
         "a request has at most `ingress.max_request_bytes`",
         "lower it, or raise ingress.max_request_bytes",
-    ),
-    Rule(
-        "features.page.jaeger_url",
-        lambda page, _: page.get("enabled") is False,
-        "there is no page whose trace ids would become links, by `page.enabled`",
-        "remove one of them",
     ),
 )
 

@@ -38,11 +38,20 @@ class Schema(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _names_are_fields(cls, given: Any) -> Any:
-        unknown = [str(name) for name in given if name not in cls.model_fields] if isinstance(given, dict) else []
-        if unknown:
-            named = (f"unknown field {name!r}{did_you_mean(name, cls.known())}" for name in unknown)
-            raise ValueError("; ".join(named))
+        if isinstance(given, dict):
+            cls.check_names(given)
         return given
+
+    @classmethod
+    def check_names(cls, given: Collection[Any]) -> None:
+        """Raise ValueError if one of these names is none of a field."""
+        if unknown := [str(name) for name in given if name not in cls.model_fields]:
+            raise ValueError("; ".join(f"unknown field {name!r}{cls.hint(name)}" for name in unknown))
+
+    @classmethod
+    def hint(cls, name: str) -> str:
+        """Return the end of the message that a field is unknown."""
+        return did_you_mean(name, cls.known())
 
     @classmethod
     def known(cls) -> Collection[str]:

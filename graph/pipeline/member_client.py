@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 from pydantic import Field
@@ -17,7 +17,7 @@ from deployments.contract.batch import Batch
 from deployments.contract.errors import DeadlineExceeded, EnsembleError, NoReplica
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Images, PixelSets, Probabilities
-from deployments.contract.settings import Schema
+from deployments.contract.sections import Extensible
 
 logger = logging.getLogger("ray.serve")
 
@@ -36,8 +36,10 @@ Call = asyncio.Future[Batch[Probabilities]]
 MemberOutcome = Batch[Probabilities] | EnsembleError
 
 
-class QuorumSettings(Schema):
-    """How the members are asked, and how many must answer."""
+class QuorumSettings(Extensible):
+    """How the members are called, and how many must answer."""
+
+    at: ClassVar[str] = "ensemble"
 
     quorum: int | None = Field(None, ge=1, description="members that must answer an image; default: all of them")
     patience_ms: int | None = Field(

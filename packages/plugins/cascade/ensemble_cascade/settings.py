@@ -1,14 +1,17 @@
-"""The sections of the configuration that features read, and the section `loading` of `user_config`."""
+"""The section of a cascade, in `ensemble`."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from deployments.combiner import VOTES, VOTES_HINT
+from deployments.combiner import VOTES
+from deployments.contract.sections import Fault, Section, Way
 from deployments.contract.settings import Name, Schema
-from graph.pipeline.member_client import QuorumSettings
+from graph.schema import EnsembleConfig
+from graph.signature import EnsembleSignature
 
 Sureness = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
@@ -61,21 +64,6 @@ class CascadeSettings(Schema):
             raise ValueError(f"versions: {unknown[0]!r} is not in the order")
         return self
 
-    def check(self, weights: dict[str, float], method: str) -> None:
-        """Raise ValueError unless the order names each member once, and the combined probabilities can be compared."""
-        if sorted(self.order) != sorted(weights):
-            raise ValueError(f"ensemble.cascade.order must name each member once: {sorted(weights)}")
-        if method == VOTES:
-            raise ValueError(f"combiner.{VOTES_HINT}")
-        gates = [not weights[name] for name in self.order]
-        first = gates.index(False)
-        if any(gates[first:]):
-            late = self.order[gates.index(True, first)]
-            raise ValueError(
-                f"ensemble.cascade.order: {late!r} has weight 0, and no say beside {self.order[first]!r}, which is "
-                "asked before it; put it first, or give it a weight"
-            )
-
 
 class UnderLoadSettings(Schema):
     """Lower thresholds of the cascade while images wait long."""
@@ -103,8 +91,10 @@ class UnderLoadSettings(Schema):
         return self
 
 
-class EnsembleSettings(QuorumSettings):
-    """How the members are called: side by side, or one after the other."""
+class CascadeSection(Section):
+    """The fields of `ensemble`."""
+
+    at: ClassVar[str] = "ensemble"
 
     cascade: CascadeSettings | None = Field(
         None, description="calls members one after the other; default: all side by side"
@@ -124,11 +114,55 @@ class EnsembleSettings(QuorumSettings):
             )
         return self
 
+    def way(self, config: EnsembleConfig) -> Way | None:
+        """Describe the order of the members, when an image exits, and by which combination."""
+        if self.cascade is None:
+            return None
+        first, *others = self.cascade.order
+        turns = (f"then {name} below {below}" for name, below in zip(others, self.cascade.exit_at, strict=True))
+        return Way(f"cascade: {', '.join((first, *turns))}", in_turn=True)
 
-class LoadingSettings(Schema):
-    """The members that clients have loaded and unloaded."""
+    def rules(self, owner: object, config: EnsembleConfig, agreed: EnsembleSignature | None) -> Iterator[Fault]:
+        """Find an order that does not fit the members, and thresholds that were chosen for other versions."""
+        if self.cascade is None:
+            return
+        weights = {member.name: 0.0 for member in config.voters} | (config.combiner.weights or config.weights)
+        yield from _misfits(self.cascade, weights, config.combiner.method)
+        if agreed is not None:
+            yield from _stale(self.cascade, weights, config, agreed)
 
-    unloaded: tuple[Name, ...] = Field((), max_length=64, description="members that are not called")
-    loaded: dict[Name, Annotated[int, Field(ge=1)]] = Field(
-        {}, max_length=64, description="the version that was loaded last, by member"
-    )
+
+def _misfits(cascade: CascadeSettings, weights: dict[str, float], method: str) -> Iterator[Fault]:
+    order = cascade.order
+    if sorted(order) != sorted(weights):
+        yield Fault("cascade.order must name each member once", f"the members are {sorted(weights)}", is_refused=True)
+        return
+    if method == VOTES:
+        yield Fault("cascade: combiner.method: votes don't tell how sure the members are", "take another method", True)
+    first = next(place for place, name in enumerate(order) if weights[name])
+    for late in (name for name in order[first:] if not weights[name]):
+        yield Fault(
+            f"cascade.order: {late!r} has weight 0, and no say beside {order[first]!r}, which is called before it",
+            "put it first, or give it a weight",
+            is_refused=True,
+        )
+
+
+def _stale(
+    cascade: CascadeSettings, weights: dict[str, float], config: EnsembleConfig, agreed: EnsembleSignature
+) -> Iterator[Fault]:
+    """Find thresholds that were chosen for other versions, and name the command that chooses anew."""
+    stale = [
+        f"{name} {chosen}, and version {served} is served"
+        for name, chosen in cascade.versions.items()
+        # None where another server does not report one.
+        if (served := agreed.versions[name]) is not None and str(served) != str(chosen)
+    ]
+    if stale:
+        gates = [name for name in cascade.order if not weights[name]]
+        flags = f" --gates {' '.join(gates)}" if gates else ""
+        yield Fault(
+            f"cascade: the thresholds were chosen for {', '.join(stale)}: other images exit than intended",
+            f"`ensemble tune-cascade --data IMAGES --order {' '.join(cascade.order)}{flags} --repository "
+            f"{config.model_repository}` chooses them anew",
+        )

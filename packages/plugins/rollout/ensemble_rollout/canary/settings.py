@@ -1,0 +1,108 @@
+"""The section of a member's canary, by which another version is tried on live requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from deployments.contract.member import MemberConfig
+from deployments.contract.sections import Fault, Section
+from deployments.contract.settings import Schema, describe
+from graph.schema import EnsembleConfig
+from graph.signature import EnsembleSignature
+
+# The name of a canary's node is that of its member and this: `resnet-canary`.
+SUFFIX = "-canary"
+# The section of `user_config`, and the field of `/stats`.
+SECTION = "canaries"
+
+
+class CanarySettings(Schema):
+    """How many images a canary answers, and when it is rolled back."""
+
+    share: float = Field(ge=0, le=1, description="share of the images, or of the values of `key`, that it answers")
+    max_failures: float = Field(0.05, ge=0, lt=1, description="highest share of its images on which it may fail")
+    max_slowdown: float = Field(
+        3.0, ge=1, le=1000, description="highest time for the same images, relative to the other version's"
+    )
+    window: int = Field(
+        1000, ge=10, le=100_000, description="latest calls of each version whose median is its usual time"
+    )
+    least: int = Field(50, ge=1, le=100_000, description="fewest images of the canary before it is rolled back")
+
+    @model_validator(mode="after")
+    def _window_holds_the_least(self) -> Self:
+        if self.window < self.least:
+            raise ValueError(f"window is {self.window}, less than `least`, {self.least}; raise it, or lower `least`")
+        return self
+
+
+class CanaryConfig(CanarySettings):
+    """Another version of a member, which answers a share of the images."""
+
+    version: Annotated[int | str, Field(union_mode="left_to_right")] = Field(description="the other version")
+    key: str = Field(
+        "image",
+        pattern=r"^(image|header:[A-Za-z0-9_-]{1,64})$",
+        description="images with the same key get the same version: a request's `header:<name>`, or the image",
+    )
+
+
+class CanarySection(Section):
+    """The field of a member."""
+
+    at: ClassVar[str] = "members"
+
+    canary: CanaryConfig | None = Field(None, description="another version that answers a share of the images")
+
+    def beside(self, member: MemberConfig) -> Sequence[MemberConfig]:
+        """Return the canary as a member of its own.
+
+        Raises:
+            ValueError: a member of its kind, or with its policy, can't have such a version.
+        """
+        if self.canary is None:
+            return ()
+        if getattr(member, "version_policy", "fixed") == "latest":
+            raise ValueError(
+                "canary: with `version_policy: latest` every image would get its version; name a `version` instead"
+            )
+        own = {
+            "name": f"{member.name}{SUFFIX}",
+            "model": member.model_name,
+            "version": self.canary.version,
+            "deployment": f"{member.deployment_name}{SUFFIX}",
+        }
+        try:
+            return (type(member).model_validate({**member.model_dump(exclude_unset=True), **own}),)
+        except ValidationError as err:
+            raise ValueError(f"members: a canary: {describe(err)}") from err
+
+    def live(self, member: MemberConfig) -> Mapping[str, Mapping[str, Schema]]:
+        """Return the settings of the member's canary."""
+        return {} if self.canary is None else {SECTION: {member.name: CanarySettings.part_of(self.canary)}}
+
+    def rules(
+        self, member: MemberConfig, config: EnsembleConfig, agreed: EnsembleSignature | None
+    ) -> Iterator[Fault]:
+        """Find a canary that is no other version, or takes other pixels."""
+        if agreed is None:
+            return
+        [name] = (each.name for each in self.beside(member))
+        version = agreed.versions[name]
+        if version is not None and version == agreed.versions[member.name]:
+            yield Fault(
+                f"canary: version {version} is the member's own",
+                "give the member the `version` that the other images stay with",
+                is_refused=True,
+            )
+        if agreed.preprocessing[name] != agreed.preprocessing[member.name]:
+            yield Fault("canary: its version wants other pixels", "make it a member with `role: shadow`", is_refused=True)
+
+
+def canaries(config: EnsembleConfig) -> dict[str, CanaryConfig]:
+    """Return the canaries, by the names of their members."""
+    found = {member.name: member.of(CanarySection).canary for member in config.members}
+    return {name: canary for name, canary in found.items() if canary is not None}
