@@ -69,7 +69,7 @@ def _application(
         for member in config.members
         if isinstance(wanted := agreed.preprocessing[member.name], Preprocessing)
     }
-    spec = IngressSpec(
+    ingress = IngressSpec(
         build=partial(build_graph, config, agreed, features, compose, infos),
         settings=config.ingress,
         labels=agreed.labels,
@@ -81,22 +81,22 @@ def _application(
         max_image_bytes=config.transformer.max_image_bytes,
         pinning=pinning(config, INGRESS),
     )
-    placed = {name: _placed(name, recipe, config.edges == "direct") for name, recipe in nodes.items()}
-    stand_ins = {name: recipe.stand_ins for name, recipe in nodes.items() if recipe.stand_ins is not None}
-    return _deployment(IngressReplica, INGRESS).bind(spec, placed, stand_ins)
+    placed = {name: _placed(name, spec, config.edges == "direct") for name, spec in nodes.items()}
+    stand_ins = {name: spec.stand_ins for name, spec in nodes.items() if spec.stand_ins is not None}
+    return _deployment(IngressReplica, INGRESS).bind(ingress, placed, stand_ins)
 
 
 def services(nodes: dict[str, NodeSpec]) -> dict[str, str]:
     """Return the service name of each node in a trace, by what the node notes: the name of its deployment."""
     root = os.environ.get("OTEL_SERVICE_NAME") or INGRESS
-    return {ROOT: root, **{recipe.operation: recipe.deployment for recipe in nodes.values()}}
+    return {ROOT: root, **{spec.operation: spec.deployment for spec in nodes.values()}}
 
 
-def _placed(name: str, recipe: NodeSpec, listens: bool) -> Application | Factory:
-    if recipe.placement == "inline":
-        return recipe.make
-    deployment = _deployment(NodeDeployment, recipe.deployment).options(graceful_shutdown_timeout_s=STOP_S)
-    return deployment.bind(name, recipe.make, listens, recipe.pinning)
+def _placed(name: str, spec: NodeSpec, listens: bool) -> Application | Factory:
+    if spec.placement == "inline":
+        return spec.make
+    deployment = _deployment(NodeDeployment, spec.deployment).options(graceful_shutdown_timeout_s=STOP_S)
+    return deployment.bind(name, spec.make, listens, spec.pinning)
 
 
 def _deployment(cls: type, name: str) -> serve.Deployment:

@@ -73,7 +73,7 @@ def resolve_signatures(config: EnsembleConfig) -> EnsembleSignature:
         tuple(member.name for member in config.voters),
         # Read here, and not in the ingress, whose machine may have no model.
         {each.name: each.identity(config.model_repository) for each in config.nodes if each.has_say},
-        tuple(name for name, told in signatures.items() if labels is not None and told.labels is None),
+        tuple(name for name, each in signatures.items() if labels is not None and each.labels is None),
         config.transformer.crop_ratio is not None,
     )
     if refused := [str(fault) for fault in config.faults(agreed) if fault.is_refused]:

@@ -1,32 +1,39 @@
 """The way of one JPEG through the server's code, counted: `python -m tests.way` prints it.
 
-The server's own objects stand in one process, with every node inline and no feature configured; a request comes to the
-HTTP server as uvicorn would pass it. Each function of this project that begins to run from then until the answer is
-counted once, in the event loop and in every other thread. Comprehensions are parts of their functions.
+The server's own objects stand in one process, with no feature configured; a request comes to the HTTP listener as
+uvicorn passes it. Every node is inline, or, by `--separate`, behind a socket as a replica on the same machine is; both
+ends of the socket count. Each function of this project that begins to run from the request until the answer is counted
+once, in the event loop and in every other thread. Comprehensions are parts of their functions.
 """
 
+import argparse
 import asyncio
 import dis
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from types import CodeType, FrameType
+from tempfile import TemporaryDirectory
+from types import CodeType, FrameType, SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
-from starlette.requests import Request
-
+from deployments.contract.nodes import Node
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.ingress import Ingress
+from deployments.ingress.listeners.http import HttpListener
 from deployments.ingress.protocol import Service
 from deployments.observe.observer import Observer
+from deployments.rpc.direct import ClusterSize, DirectEdge
+from deployments.serving import node_replica
+from deployments.serving.node_replica import NodeDeployment
 from graph.composition import build_graph, ensemble
 from graph.config import EnsembleConfig, parse
 from graph.features.feature import wanted
-from graph.placement import node_specs
+from graph.placement import NodeSpec, node_specs
 from graph.signature import resolve_signatures
 
 ROOT = Path(__file__).parents[1]
@@ -55,9 +62,8 @@ class Way(NamedTuple):
 
     @property
     def crossings(self) -> int:
-        """How often the next function of `graph` or `deployments` is in the other package."""
-        rooms = [room for file, _ in self.calls if (room := file.partition("/")[0]) in {"graph", "deployments"}]
-        return sum(one != other for one, other in pairwise(rooms))
+        """How often the next function is in another top package."""
+        return sum(one != other for one, other in pairwise(file.partition("/")[0] for file, _ in self.calls))
 
 
 @contextmanager
@@ -74,7 +80,11 @@ def recorded(calls: list[tuple[str, str]]) -> Iterator[None]:
             return
         if code not in known:
             file = Path(code.co_filename)
-            inside = file.is_relative_to(ROOT) and not file.is_relative_to(ROOT / ".venv") and file != Path(__file__)
+            inside = (
+                file.is_relative_to(ROOT)
+                and not file.is_relative_to(ROOT / ".venv")
+                and not file.is_relative_to(ROOT / "tests")
+            )
             inside = inside and not code.co_name.endswith(COMPREHENSIONS)
             known[code] = (str(file.relative_to(ROOT)), code.co_qualname) if inside else None
         if (call := known[code]) is not None:
@@ -89,27 +99,72 @@ def recorded(calls: list[tuple[str, str]]) -> Iterator[None]:
         threading.setprofile(None)
 
 
-def service(config: EnsembleConfig) -> Service:
-    """Make what the protocols share, of an application whose nodes are all inline."""
+class NodeReplica(NodeDeployment):
+    """A replica of a node, whose socket is closed below and not by Serve."""
+
+    def __del__(self) -> None:  # type: ignore[override]
+        pass
+
+
+async def by_handle(batch: Any) -> Any:
+    """Fail: every batch goes by a socket."""
+    raise AssertionError("no replica was found")
+
+
+@asynccontextmanager
+async def placed(specs: Mapping[str, NodeSpec]) -> AsyncIterator[dict[str, Node[Any, Any]]]:
+    """Make each node here: an inline one, or a separate one behind its socket."""
+    unused, cluster = SimpleNamespace(world_size=1, rank=None), ClusterSize()
+    nodes: dict[str, Node[Any, Any]] = {}
+    listeners = []
+    with (
+        TemporaryDirectory() as folder,
+        patch("ray.nodes", lambda: [{"Alive": True}]),
+        patch.object(node_replica, "sockets", lambda _, name: Path(folder) / name),
+        patch("ray.serve.get_replica_context", lambda: unused),
+    ):
+        for name, spec in specs.items():
+            if spec.placement == "inline":
+                nodes[name] = spec.make()
+                continue
+            vars(unused).update(app_name="way", deployment=name, replica_id=SimpleNamespace(unique_id="one"))
+            replica = NodeReplica(name, spec.make, listens=True)
+            await replica.check_health()
+            listeners.append(replica._listener)
+            nodes[name] = DirectEdge(Path(folder) / name, by_handle, lambda _: None, cluster)
+        try:
+            yield nodes
+        finally:
+            for node in nodes.values():
+                if isinstance(node, DirectEdge):
+                    for replica_name in list(node._replicas.look()):
+                        node._replicas.forget(replica_name)
+            await asyncio.gather(*(each.close() for each in listeners if each is not None))
+
+
+@asynccontextmanager
+async def listener(config: EnsembleConfig) -> AsyncIterator[HttpListener]:
+    """Make what HAProxy calls, and everything behind it."""
     agreed = resolve_signatures(config)
-    placed = {name: each.make() for name, each in node_specs(config, agreed).items()}
-    compose = partial(ensemble, agreed.pixels, config.ensemble)
-    built = build_graph(config, agreed, wanted(config), compose, {}, placed, "application", "replica", {})
-    observer = Observer()
-    ingress = Ingress.of_images(built.graph, config.ingress, len(agreed.labels), observer, built.knows)
-    most = config.transformer.max_image_bytes
-    return Service(ingress, agreed.labels, lambda: True, extensions=built.features, max_image_bytes=most)
+    async with placed(node_specs(config, agreed)) as nodes:
+        compose = partial(ensemble, agreed.pixels, config.ensemble)
+        built = build_graph(config, agreed, wanted(config), compose, {}, nodes, "application", "replica", {})
+        ingress = Ingress.of_images(built.graph, config.ingress, len(agreed.labels), Observer(), built.knows)
+        most = config.transformer.max_image_bytes
+        service = Service(ingress, agreed.labels, lambda: True, extensions=built.features, max_image_bytes=most)
+        yield HttpListener(HttpServer(service))
 
 
-def inline(*models: str) -> EnsembleConfig:
-    """A configuration of models with every node inline."""
-    members = [{"name": model, "model": model, "placement": "inline", "threads": 1} for model in models]
-    nodes = {name: {"placement": "inline"} for name in ("transformer", "combiner", "labeler")}
+def configured(placement: str) -> EnsembleConfig:
+    """A configuration of models with every node placed alike."""
+    members = [{"name": model, "model": model, "placement": placement, "threads": 1} for model in MODELS]
+    nodes = {name: {"placement": placement} for name in ("transformer", "combiner", "labeler")}
     return parse({"members": members, **nodes})
 
 
-def request(image: bytes) -> Request:
-    """A request for the class of an image, as uvicorn passes it."""
+async def answer(listening: HttpListener, image: bytes) -> int:
+    """Send a request for the class of an image, as uvicorn passes it; returns the status."""
+    headers = {"host": "localhost", "content-type": "image/jpeg", "content-length": str(len(image))}
     scope = {
         "type": "http",
         "http_version": "1.1",
@@ -117,42 +172,52 @@ def request(image: bytes) -> Request:
         "path": "/classify",
         "raw_path": b"/classify",
         "query_string": b"",
-        "headers": [(b"host", b"localhost"), (b"content-type", b"image/jpeg"), (b"content-length", b"%d" % len(image))],
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 8000),
         "scheme": "http",
     }
     messages = iter([{"type": "http.request", "body": image, "more_body": False}])
+    sent: list[Any] = []
 
     async def receive() -> Any:
         return next(messages)
 
-    return Request(scope, receive)
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await listening(scope, receive, send)
+    return int(sent[0]["status"])
 
 
-async def way(image: bytes) -> Way:
+async def way(image: bytes, placement: str = "inline") -> Way:
     """Send a JPEG through the server, once to warm up and once more, counted."""
-    server = HttpServer(service(inline(*MODELS)))
     calls: list[tuple[str, str]] = []
-    with recorded(calls):
-        for _ in range(2):
-            # The nodes' threads begin with the first.
-            calls.clear()
-            response = await server.alone(request(image))
-            assert response.status_code == 200, response.body
-            found = Way(list(calls))
-            # The batch is observed once its answers are out.
-            await asyncio.sleep(0.05)
+    async with listener(configured(placement)) as listening:
+        with recorded(calls):
+            for _ in range(2):
+                # The nodes' threads begin with the first.
+                calls.clear()
+                assert await answer(listening, image) == 200
+                found = Way(list(calls))
+                # The batch is observed once its answers are out.
+                await asyncio.sleep(0.05)
     return found
 
 
 def main() -> None:
-    found = asyncio.run(way((ROOT / "tests" / "cat.jpg").read_bytes()))
+    parser = argparse.ArgumentParser(description="Print the way of a JPEG through the server's code.")
+    parser.add_argument("--separate", action="store_true", help="with every node behind a socket")
+    placement = "separate" if parser.parse_args().separate else "inline"
+    found = asyncio.run(way((ROOT / "tests" / "cat.jpg").read_bytes(), placement))
     before = ""
     for number, (file, name) in enumerate(found.calls, 1):
         print(f"{number:4} {file if file != before else '':50} {name}")
         before = file
-    print(f"{found.functions} functions, {found.files} files, {found.changes} changes, {found.crossings} crossings")
+    print(
+        f"{found.functions} functions, {found.files} files, {len(found.calls)} calls, {found.changes} changes of file, "
+        f"{found.crossings} of top package"
+    )
 
 
 if __name__ == "__main__":

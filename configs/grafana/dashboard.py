@@ -157,7 +157,7 @@ ROWS: dict[str, list[Panel]] = {
         Panel(
             "Fewer members because of the load",
             "cps",
-            {"images": or_none("sum(rate(ray_ensemble_cascade_eased_total[$__rate_interval]))")},
+            {"images": or_none("sum(rate(ray_ensemble_cascade_load_shed_total[$__rate_interval]))")},
         ),
         Panel("Memory of the cache", "bytes", {"bytes": or_none("sum(ray_ensemble_cache_bytes)")}),
     ],

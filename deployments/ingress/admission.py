@@ -47,7 +47,7 @@ class AdmissionController:
     def __init__(self, settings: IngressSettings) -> None:
         self.settings = settings
         self.images = self.lower = self.size = self.pixels = 0
-        self._drain, self._shares, self._refusals = ThroughputEstimator(), Shares(), RejectionPacer()
+        self._throughput, self._shares, self._refusals = ThroughputEstimator(), Shares(), RejectionPacer()
         # A dictionary keeps their order.
         self._arriving: dict[Upload, None] = {}
 
@@ -70,7 +70,7 @@ class AdmissionController:
         try:
             self.check(by=by, is_lower=is_lower)
         except (Overloaded, OverShare) as err:
-            if not await self._refusals.hold(self._drain.pace, err.retry_after_s or 0.0):
+            if not await self._refusals.hold(self._throughput.pace, err.retry_after_s or 0.0):
                 raise
             self.check(by=by, is_lower=is_lower)
 
@@ -158,7 +158,7 @@ class AdmissionController:
             )
         # The usual class does not wait for the lower one.
         ahead = self.images if is_lower else self.images - self.lower
-        if ahead and (pace := self._drain.proven_pace) and 0 < left_s < ahead / pace:
+        if ahead and (pace := self._throughput.proven_pace) and 0 < left_s < ahead / pace:
             raise self.refusal(f"{counted}, at {pace:.3g} a second; this request has {left_s:.3f} s left")
 
     def check_size(self, size: int, by: Caller = ANYONE) -> None:
@@ -190,7 +190,7 @@ class AdmissionController:
         return Overloaded(f"{reason}; try again in {math.ceil(wait_s)} s", retry_after_s=wait_s)
 
     def _retry_after_s(self) -> float:
-        return self._drain.retry_after_s(self.images, self.settings.retry_after_s)
+        return self._throughput.retry_after_s(self.images, self.settings.retry_after_s)
 
     @contextmanager
     def admitted(
@@ -216,8 +216,8 @@ class AdmissionController:
         passing = min(limits.max_batch_size * limits.max_concurrent_batches, limits.max_in_flight)
         # All batches may end at about the same time.
         is_busy = self.images >= max(2, passing // 4)
-        if is_busy or self._drain.since is not None:
-            self._drain.left(images, is_busy)
+        if is_busy or self._throughput.since is not None:
+            self._throughput.left(images, is_busy)
 
     def _count(self, images: int, size: int, by: Caller, pixels: int, is_lower: bool) -> None:
         if by.client:
@@ -238,11 +238,11 @@ class Upload:
         limit: the timeout that ends it.
     """
 
-    def __init__(self, capacity: AdmissionController, by: Caller, timeout_s: float, slowest: int) -> None:
+    def __init__(self, admission: AdmissionController, by: Caller, timeout_s: float, slowest: int) -> None:
         """Set where its bytes count, whose it is, its time, and the least rate in bytes per second."""
         self.began = time.time()
         self.size, self.sender = 0, by.name or by.address
-        self._capacity, self._by, self._slowest = capacity, by, slowest
+        self._admission, self._by, self._slowest = admission, by, slowest
         self._start = asyncio.get_running_loop().time()
         self._end = self._start + timeout_s
         self._preempted: EnsembleError | None = None
@@ -250,8 +250,8 @@ class Upload:
 
     def grow(self, size: int, whole: bool = False) -> None:
         """Count more bytes, the last ones if it is `whole`; raises Overloaded if they exceed the limit."""
-        self._capacity.check_size(size, self._by)
-        self._capacity.size += size
+        self._admission.check_size(size, self._by)
+        self._admission.size += size
         self.size += size
         if not whole and self._preempted is None:
             # To set a timer anew costs more than the rest of this, and most bodies come in one piece.
@@ -267,7 +267,7 @@ class Upload:
         # Its own time may be over in this very turn of the loop.
         if not self.limit.expired():
             reason = "too many requests are arriving, of which this one is the oldest"
-            self._preempted = self._capacity.refusal(reason, self._by)
+            self._preempted = self._admission.refusal(reason, self._by)
             self.limit.reschedule(asyncio.get_running_loop().time())
 
     @property

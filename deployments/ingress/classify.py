@@ -56,8 +56,8 @@ class Classify(Protocol):
         in_query = options.from_query(request.query_params) if has_query else options.DEFAULT
         asked = options.with_headers(in_query, request.headers)
         # Before a byte of the body is read.
-        async with ingress.capacity.arriving(asked, call.caller) as arrival:
-            images = await bodies.images(request, ingress.capacity, arrival, service.max_image_bytes)
+        async with ingress.admission.arriving(asked, call.caller) as arrival:
+            images = await bodies.images(request, ingress.admission, arrival, service.max_image_bytes)
         # The parts of a form that are images; the others are errors already.
         outcomes: dict[int, bytes | AnswerOrError] = dict(enumerate(images))
         sent = {place: image for place, image in outcomes.items() if isinstance(image, bytes)}

@@ -122,18 +122,18 @@ class Ingress:
     """Takes images one by one, sends them through a graph in batches, and answers each.
 
     Attributes:
-        capacity: admits requests; protocols call it as a request comes.
+        admission: admits requests; protocols call it as a request comes.
         queue: where admitted images wait.
-        demand: counts the requests that were admitted.
+        autoscaling_stats: counts the requests that were admitted.
     """
 
     def __init__(
-        self, capacity: AdmissionController, execution: Execution, queue: Queue, class_count: int, observer: Observer
+        self, admission: AdmissionController, execution: Execution, queue: Queue, class_count: int, observer: Observer
     ) -> None:
         """Compose an ingress, for `of_images` and `of_pixels`."""
-        self.capacity, self.execution, self.observer = capacity, execution, observer
+        self.admission, self.execution, self.observer = admission, execution, observer
         self.queue, self._class_count = queue, class_count
-        self.demand = AutoscalingStats()
+        self.autoscaling_stats = AutoscalingStats()
 
     @classmethod
     def of_images(
@@ -145,25 +145,25 @@ class Ingress:
         knows: Callable[[bytes, Item], bool] | None = None,
     ) -> Self:
         """Make an ingress of encoded images; `knows` tells whether a cache has an image's answer, None for no cache."""
-        capacity, execution = AdmissionController(settings), Execution(graph, observer.batch)
-        queue = Queue(execution, partial(attrgetter("settings"), capacity), probe, knows)
-        return cls(capacity, execution, queue, class_count, observer)
+        admission, execution = AdmissionController(settings), Execution(graph, observer.batch)
+        queue = Queue(execution, partial(attrgetter("settings"), admission), probe, knows)
+        return cls(admission, execution, queue, class_count, observer)
 
     def of_pixels(self, member: Graph) -> Ingress:
-        """Make an ingress of one member's pixels, which share the capacity of this ingress."""
+        """Make an ingress of one member's pixels, which share the admission of this ingress."""
         execution = Execution(member, partial(self.observer.batch, of_ensemble=False))
         # Pixels have no header, whatever they begin with, and nothing of them is decoded.
-        queue = Queue(execution, partial(attrgetter("settings"), self.capacity), lambda _: ImageProbe(is_plain=True))
-        return Ingress(self.capacity, execution, queue, self._class_count, self.observer)
+        queue = Queue(execution, partial(attrgetter("settings"), self.admission), lambda _: ImageProbe(is_plain=True))
+        return Ingress(self.admission, execution, queue, self._class_count, self.observer)
 
     @property
     def settings(self) -> IngressSettings:
         """The limits in force."""
-        return self.capacity.settings
+        return self.admission.settings
 
     @settings.setter
     def settings(self, settings: IngressSettings) -> None:
-        self.capacity.settings = settings
+        self.admission.settings = settings
 
     async def classify(
         self,
@@ -191,28 +191,28 @@ class Ingress:
                 none was classified.
             OverShare: they would exceed the caller's share of the places.
         """
-        self.capacity.check_count(len(images))
+        self.admission.check_count(len(images))
         if options.top_k is not None and options.top_k > self._class_count:
             raise InvalidParameter(f"top_k must be between 1 and {self._class_count}, the number of classes")
         now = time.time()
-        deadline = (began or now) + (options.timeout_ms or self.capacity.settings.timeout_ms) / 1000
+        deadline = (began or now) + (options.timeout_ms or self.admission.settings.timeout_ms) / 1000
         if trace is None or not trace.parent:
             trace = Trace(continue_trace(None))
         size, is_lower, left_s = sum(map(len, images)), options.priority >= LOWER, deadline - now
         # Before each image's markers are read, which takes a millisecond of each that has many.
-        self.capacity.check(len(images), size, by, left_s=left_s, is_lower=is_lower)
+        self.admission.check(len(images), size, by, left_s=left_s, is_lower=is_lower)
         item = Item(trace.parent, deadline, options, time.time_ns(), caller=by)
         queued = [
             self.queue.prepare(image, item, place, trace)
             for image, place in zip(images, places or range(len(images)), strict=True)
         ]
-        most = self.capacity.settings.max_in_flight_pixels
+        most = self.admission.settings.max_in_flight_pixels
         # An image that declares more than the limit by itself is refused by its size, and takes no time.
         pixels = sum(each.isolated_pixels for each in queued if each.isolated_pixels <= most)
-        with self.capacity.admitted(len(images), size, by, pixels, left_s, is_lower), self.demand.call():
+        with self.admission.admitted(len(images), size, by, pixels, left_s, is_lower), self.autoscaling_stats.call():
             outcomes = await self._outcomes(queued, left_s)
             # If those counted whose time is over, the rate would be that of arrivals, and every wait within its time.
-            self.capacity.answered(sum(not isinstance(outcome, DeadlineExceeded) for outcome in outcomes))
+            self.admission.answered(sum(not isinstance(outcome, DeadlineExceeded) for outcome in outcomes))
         if trace.span is not None:
             _note(trace.span, outcomes)
         return outcomes

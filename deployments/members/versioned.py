@@ -47,10 +47,10 @@ def check(config: LocalMember, model: Model, interface: MemberInterface) -> None
 def _input_of(signature: Signature, agreed: MemberInput, sets_crop: bool) -> MemberInput:
     """Return the input of a version; the agreed crop applies if the version has none, or the configuration sets it."""
     assert isinstance(agreed, Preprocessing)
-    told = {name: getattr(signature, name) for name in PREPROCESSING_FIELDS}
+    fields = {name: getattr(signature, name) for name in PREPROCESSING_FIELDS}
     if sets_crop or signature.crop_ratio is None:
-        told["crop_ratio"] = agreed.crop_ratio
-    return Preprocessing(agreed.size, **{name: value for name, value in told.items() if value is not None})
+        fields["crop_ratio"] = agreed.crop_ratio
+    return Preprocessing(agreed.size, **{name: value for name, value in fields.items() if value is not None})
 
 
 def check_replacement(config: LocalMember, model: Model, interface: MemberInterface) -> None:

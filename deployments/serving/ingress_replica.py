@@ -150,8 +150,8 @@ class IngressReplica:
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Report the requests in progress, by every protocol, because Serve counts only its own."""
         if self._front is None:
-            return self._ingress.demand.stats()
-        return {"running_requests": self._front.in_flight + self._by_handle, **self._ingress.demand.stats()}
+            return self._ingress.autoscaling_stats.stats()
+        return {"running_requests": self._front.in_flight + self._by_handle, **self._ingress.autoscaling_stats.stats()}
 
     async def check_health(self) -> None:
         """Raise if an inline node or a feature can't work any more."""

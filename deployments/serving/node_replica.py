@@ -52,7 +52,7 @@ class NodeDeployment:
         self._name = name
         take_cores(pinning)
         self.node = make()
-        self._demand = AutoscalingStats()
+        self._autoscaling_stats = AutoscalingStats()
         self._settings = LiveSettings({name: self.node})
         self._listener: Listener | None = None
         if listens:
@@ -64,7 +64,7 @@ class NodeDeployment:
 
     async def __call__(self, batch: Batch[Any]) -> Batch[Any]:
         """Call the node."""
-        with self._demand.call():
+        with self._autoscaling_stats.call():
             answer: Batch[Any] = await self.node(batch)
         return answer
 
@@ -74,7 +74,7 @@ class NodeDeployment:
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Report the batches in progress, by sockets and handles, because Serve counts only handle calls."""
-        return {"running_requests": self._demand.under_way, **self._demand.stats()}
+        return {"running_requests": self._autoscaling_stats.under_way, **self._autoscaling_stats.stats()}
 
     async def check_health(self) -> None:
         """Raise if the node can't work any more."""

@@ -98,9 +98,9 @@ class GrpcServer:
             key = self._access.admit(metadata.get("authorization"))
         call.caller = caller(metadata, key, settings.fair_by, self._headers)
         if rpc.observed and len(body) <= MOST_HELD:
-            await self._ingress.capacity.admit(call.caller)
+            await self._ingress.admission.admit(call.caller)
         elif rpc.observed:
-            self._ingress.capacity.check(by=call.caller)
+            self._ingress.admission.check(by=call.caller)
         limits = (settings.max_request_bytes, rpc.fields(settings), self._max_image_bytes)
         return await rpc.handler(decoded(body, request, *limits), call)
 

@@ -77,13 +77,13 @@ class BoundedParser(MultiPartParser):
     """Starlette's parser for forms, with limits on the whole body and on each part, which are kept in memory."""
 
     def __init__(
-        self, request: Request, capacity: AdmissionController, limit: Limit, image: Limit, arrival: Upload
+        self, request: Request, admission: AdmissionController, limit: Limit, image: Limit, arrival: Upload
     ) -> None:
         """Set what bounds the number of parts, and the limits of the body and of an image."""
-        most, content = capacity.settings.max_parts, self._pieces(bounded(request, limit, arrival))
+        most, content = admission.settings.max_parts, self._pieces(bounded(request, limit, arrival))
         super().__init__(request.headers, content, max_files=most, max_fields=most, max_part_size=MOST_OF_FIELD)
         self.spool_max_size, self._most = limit.most, image.most + 1
-        self._capacity, self._parts, self._kept, self._is_ended = capacity, 0, 0, False
+        self._admission, self._parts, self._kept, self._is_ended = admission, 0, 0, False
         # Bytes that have come and are not of a part's content.
         self._overhead = 0
 
@@ -96,7 +96,7 @@ class BoundedParser(MultiPartParser):
             InvalidParameter: there is too much of either.
         """
         boundary = parse_options_header(self.headers["content-type"])[1].get(b"boundary", b"")
-        boundaries, most = 0, self._capacity.settings.max_parts + 1
+        boundaries, most = 0, self._admission.settings.max_parts + 1
         async for chunk in chunks:
             for start in range(0, len(chunk), MOST_AT_ONCE):
                 piece = chunk[start : start + MOST_AT_ONCE]
@@ -112,7 +112,7 @@ class BoundedParser(MultiPartParser):
         """Count a part, whatever it is; raise InvalidParameter if it is one image too many."""
         super().on_part_begin()
         self._parts, self._kept = self._parts + 1, 0
-        self._capacity.check_count(self._parts)
+        self._admission.check_count(self._parts)
 
     def on_part_data(self, data: bytes, start: int, end: int) -> None:
         """Keep what comes of a part, up to one byte more than an image may have."""
@@ -220,7 +220,7 @@ async def decoded(request: Request, encoding: str) -> AsyncGenerator[bytes, None
 
 async def document(
     request: Request,
-    capacity: AdmissionController,
+    admission: AdmissionController,
     by: Caller,
     limit: Limit | None = None,
     json_bytes: int = sys.maxsize,
@@ -234,7 +234,7 @@ async def document(
 
     Args:
         request: the request.
-        capacity: admits it.
+        admission: admits it.
         by: who sends it.
         limit: its limit; default: any body's.
         json_bytes: how many bytes of the body are JSON, of which elements are counted.
@@ -246,9 +246,9 @@ async def document(
         ImageTooLarge: an image, or its text, is too long; the rest is not read.
         InvalidParameter: it may have more elements or images than the settings allow; the rest is not read.
     """
-    settings, chunks, count, text = capacity.settings, [], 0, 0
-    limit, raw = limit or of_request(settings), image and RawImages(capacity, image)
-    async with capacity.arriving(asked, by) as arrival:
+    settings, chunks, count, text = admission.settings, [], 0, 0
+    limit, raw = limit or of_request(settings), image and RawImages(admission, image)
+    async with admission.arriving(asked, by) as arrival:
         async for chunk in bounded(request, limit, arrival):
             in_json, rest = chunk[:json_bytes], chunk[json_bytes:]
             json_bytes -= len(in_json)
@@ -289,9 +289,9 @@ def check_text(chunk: bytes, image: Limit, before: int = 0) -> int:
 class RawImages:
     """Follows the images of a raw tensor as it arrives."""
 
-    def __init__(self, capacity: AdmissionController, image: Limit) -> None:
+    def __init__(self, admission: AdmissionController, image: Limit) -> None:
         """Set what bounds their number, and the limit of each."""
-        self._capacity, self._image = capacity, image
+        self._admission, self._image = admission, image
         # How many have begun, what has come of the next one's length, and where that is in what comes next.
         self._count, self._begun, self._at = 0, b"", 0
 
@@ -300,14 +300,14 @@ class RawImages:
         raw, at = self._begun + chunk, self._at
         for begin, end in elements(raw, at):
             self._count, at = self._count + 1, end
-            self._capacity.check_count(self._count)
+            self._admission.check_count(self._count)
             if end - begin > self._image.most:
                 raise self._image.error(f"an image has {end - begin} bytes")
         self._begun, self._at = raw[at:], max(0, at - len(raw))
 
 
 async def images(
-    request: Request, capacity: AdmissionController, arrival: Upload, max_image_bytes: int
+    request: Request, admission: AdmissionController, arrival: Upload, max_image_bytes: int
 ) -> list[bytes | EnsembleError]:
     """Read a body's images: one, or a form's; a part that is too large or declares another type gives its error.
 
@@ -317,7 +317,7 @@ async def images(
         ImageTooLarge: it exceeds the limits.
         Overloaded: it exceeds the limit of bytes in flight.
     """
-    declared, settings = media_type(request.headers), capacity.settings
+    declared, settings = media_type(request.headers), admission.settings
     image = of_image(settings, max_image_bytes)
     if declared != "multipart/form-data":
         if not IMAGE_TYPES.fullmatch(declared):
@@ -329,7 +329,7 @@ async def images(
     # Also of a form that is malformed already by its type.
     declared_bytes(request, limit)
     try:
-        form = await BoundedParser(request, capacity, limit, image, arrival).parse()
+        form = await BoundedParser(request, admission, limit, image, arrival).parse()
     except (MultiPartException, KeyError, UnicodeError) as err:
         raise InvalidParameter(f"the form is malformed: {getattr(err, 'message', err)}") from err
     try:

@@ -118,7 +118,7 @@ class HttpServer:
 
     async def _answered(self, request: Request, route: Route, call: Call) -> Response:
         try:
-            settings = self._ingress.capacity.settings
+            settings = self._ingress.admission.settings
             check_once(request.headers.keys())
             if self._is_local or settings.hosts is not None:
                 check_host(request.headers, settings.hosts or ())

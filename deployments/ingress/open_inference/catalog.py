@@ -18,8 +18,8 @@ class Catalog:
         """Set the models to serve."""
         self._service = service
         self.models: dict[str, Model] = {MODEL: Ensemble(service.ingress, service.labels)}
-        for name, (ingress, offer) in service.members.items():
-            self.models[name] = Member(name, ingress, offer, service.labels, service.versions)
+        for name, (ingress, info) in service.members.items():
+            self.models[name] = Member(name, ingress, info, service.labels, service.versions)
 
     @property
     def server(self) -> ServerMetadata:

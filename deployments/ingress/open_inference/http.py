@@ -125,8 +125,8 @@ class OpenInferenceHttp:
         image = bodies.of_image(settings, self._service.max_image_bytes) if tensors.has_images(model) else None
         # Without JSON the whole body is one image.
         limit, image = (None, image) if length else (image, None)
-        by_headers, capacity = options.with_headers(options.DEFAULT, request.headers), self._ingress.capacity
-        body, began = await bodies.document(request, capacity, call.caller, limit, length, image, by_headers)
+        by_headers, admission = options.with_headers(options.DEFAULT, request.headers), self._ingress.admission
+        body, began = await bodies.document(request, admission, call.caller, limit, length, image, by_headers)
         asked = tensors.read(model, body, length, settings, store)
         inferred = await model.infer(
             asked.tensor,
@@ -142,7 +142,7 @@ class OpenInferenceHttp:
         return Ready(name, True, self._service.missing() or None)
 
     async def _index(self, request: Request, call: Call) -> Response:
-        body, _ = await bodies.document(request, self._ingress.capacity, call.caller)
+        body, _ = await bodies.document(request, self._ingress.admission, call.caller)
         return encoded(self._catalog.index(bodies.parsed(body or b"{}", IndexRequest).ready))
 
 

@@ -183,7 +183,7 @@ class Ensemble(Model):
     def images(self, tensor: Tensor) -> Sequence[bytes]:
         """Return the elements of a tensor of shape [-1] or [-1, 1]; see `Model.images`."""
         images: Sequence[bytes] = tensor.data
-        self._ingress.capacity.check_count(len(images))
+        self._ingress.admission.check_count(len(images))
         if tensor.shape not in ([len(images)], [len(images), 1]):
             raise InvalidParameter(
                 f"the input {INPUT!r} has shape {tensor.shape} but {len(images)} elements; send [{len(images)}]"
@@ -198,16 +198,16 @@ class Member(Model):
         self,
         name: str,
         ingress: Ingress,
-        offer: MemberModelInfo,
+        info: MemberModelInfo,
         labels: Sequence[str],
         versions: MutableMapping[str, str],
     ) -> None:
         """Set its name, the ingress of its pixels, its description, the classes' names, and the members' versions."""
         inputs, outputs = (
-            [TensorMetadata(PIXELS, "UINT8", [-1, *offer.size, 3])],
+            [TensorMetadata(PIXELS, "UINT8", [-1, *info.size, 3])],
             [TensorMetadata(PROBABILITIES, "FP32", [-1, len(labels)])],
         )
-        metadata = ModelMetadata(name, [offer.version], offer.kind, inputs, outputs)
+        metadata = ModelMetadata(name, [info.version], info.kind, inputs, outputs)
         super().__init__(ingress, metadata, labels, ingress.settings.max_parts, versions)
 
     def images(self, tensor: Tensor) -> Sequence[bytes]:

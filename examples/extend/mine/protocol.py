@@ -20,7 +20,7 @@ class Words(Protocol):
         """Name the paths, and what the OpenAPI document says of them."""
 
         async def answer(request: Request, call: Call) -> Response:
-            image, began = await bodies.document(request, service.ingress.capacity, call.caller, json_bytes=0)
+            image, began = await bodies.document(request, service.ingress.admission, call.caller, json_bytes=0)
             [found] = await service.ingress.classify([image], began=began, trace=call.trace, by=call.caller)
             if isinstance(found, EnsembleError):
                 raise found

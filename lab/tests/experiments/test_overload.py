@@ -67,7 +67,7 @@ def test_labels_come_from_a_server_in_the_order_of_the_images(monkeypatch):
 
 def test_what_comes_back_is_told_and_when_the_load_is_forgotten(monkeypatch):
     def answer(asked):
-        body = json.dumps({"label": "cat", "eased": asked.number < 20}).encode()
+        body = json.dumps({"label": "cat", "load_shed": asked.number < 20}).encode()
         return Reply(503 if asked.number % 5 == 4 else 200, body)
 
     monkeypatch.setattr(overload, "AFTER_S", 0.2)

@@ -75,9 +75,10 @@ class Classification(ClassProbability, frozen=True, omit_defaults=True, kw_only=
     asked: Annotated[
         tuple[str, ...] | None, Meta(description="with a cascade: the members that it called, in order")
     ] = None
-    eased: Annotated[
-        bool | None, Meta(description="true in a load-shed answer, for which a cascade called fewer members")
+    load_shed: Annotated[
+        bool | None, Meta(description="true if a cascade called fewer members because of the load")
     ] = None
+    eased: Annotated[bool | None, Meta(description="the older name of `load_shed`, until 0.3.0")] = None
     cache: Annotated[
         CacheStatus | None,
         Meta(description="with a cache: whether the members' predictions came from it"),

@@ -126,9 +126,9 @@ def crowded(image=JPEG, by=ANYONE, headers=None, **taken):
     """Send an image while others have these places: the status, and when to come again."""
 
     async def see(client):
-        capacity = client.replica._ingress.capacity
-        with capacity.admitted(**{"images": 1, "size": 0, **taken}, by=by):
-            capacity.refusal("another client was refused", Caller("another"))
+        admission = client.replica._ingress.admission
+        with admission.admitted(**{"images": 1, "size": 0, **taken}, by=by):
+            admission.refusal("another client was refused", Caller("another"))
             response = await client.post("/classify", content=image, headers=headers)
         return response.status_code, response.headers.get("retry-after")
 
@@ -137,7 +137,7 @@ def crowded(image=JPEG, by=ANYONE, headers=None, **taken):
 
 async def uploaded(client):
     """The seconds that a body of a megabyte has."""
-    async with client.replica._ingress.capacity.arriving() as upload:
+    async with client.replica._ingress.admission.arriving() as upload:
         upload.grow(2**20)
         return round(upload.limit.when() - asyncio.get_running_loop().time())
 
@@ -145,7 +145,7 @@ async def uploaded(client):
 async def beside_another(client):
     """What becomes of a request while the body of another one arrives."""
     try:
-        async with client.replica._ingress.capacity.arriving():
+        async with client.replica._ingress.admission.arriving():
             return (await client.post("/classify", content=JPEG)).status_code
     except Overloaded:
         return "the other one has given way"

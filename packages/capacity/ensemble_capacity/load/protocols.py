@@ -71,7 +71,7 @@ def chosen(url: SplitResult, name: str | None, model: str, shapes: dict[str, tup
 class _Answer(msgspec.Struct):
     label: str = ""
     missing: dict[str, str] | None = None
-    eased: bool | None = None
+    load_shed: bool | None = None
     error: Any = None
 
 
@@ -117,7 +117,7 @@ class Classify(Protocol):
             return 0
         flags = RIGHT if label and response.label == label else 0
         for answer in response.results or [response]:
-            flags |= (DEGRADED if answer.missing else 0) | (SHED if answer.eased else 0)
+            flags |= (DEGRADED if answer.missing else 0) | (SHED if answer.load_shed else 0)
             flags |= FAILED if answer.error is not None else 0
         return flags
 

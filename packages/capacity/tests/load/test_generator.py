@@ -151,7 +151,7 @@ def test_a_client_that_does_not_obey_asks_at_once():
 
 
 def test_answers_show_what_is_right_missing_and_eased():
-    answers = [{"label": "cat"}, {"label": "dog", "missing": {"a": "late"}}, {"label": "cat", "eased": True}]
+    answers = [{"label": "cat"}, {"label": "dog", "missing": {"a": "late"}}, {"label": "cat", "load_shed": True}]
     with HttpServer(lambda asked: Reply(body=json.dumps(answers[asked.number % 3]).encode())) as server:
         to = target(server.url, [b"a", b"b", b"c"], labels=("cat", "cat", "dog"))
         found = sent(to, Arrivals(1, times=(0.0, 0.1, 0.2)), 5).records()

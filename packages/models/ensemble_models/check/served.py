@@ -54,7 +54,7 @@ class Answers:
             )
         if missing := answer.get("missing"):
             raise ScriptError(f"an image was answered without a member ({missing}), which would count as the ensemble")
-        if answer.get("eased"):
+        if answer.get("load_shed"):
             raise ScriptError("the load left members of the cascade out of an answer; lower --connections")
         # A cascade asks some members about some of the images only.
         if any(self.versions.get(name, version) != version for name, version in versions.items()):

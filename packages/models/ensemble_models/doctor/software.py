@@ -141,7 +141,7 @@ def application(given: Mapping[str, Any], serve: Mapping[str, Any]) -> Iterator[
         config, agreed = check(given, serve)
         yield threads(config, replicas_of(given, config))
         yield Finding("ok", f"models: {', '.join(m.name for m in config.members)}, {len(agreed.labels)} classes agreed")
-        nodes = {name: recipe.make() for name, recipe in node_specs(config, agreed).items()}
+        nodes = {name: spec.make() for name, spec in node_specs(config, agreed).items()}
     except ConfigurationError as err:
         yield Finding("wrong", f"configuration: {err}", "correct what it names; docs/configuration.md has every field")
         return

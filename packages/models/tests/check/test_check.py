@@ -175,7 +175,7 @@ class Server(BaseHTTPRequestHandler):
     full_every = 3
     page = False
     cascade = False
-    eased = False
+    load_shed = False
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -195,7 +195,7 @@ class Server(BaseHTTPRequestHandler):
                 del votes["b"]
             versions = {name: version for name, version in {"a": 1, "b": 2}.items() if name in votes}
             answer = {"label": self.label, "index": 1, "probability": 0.5, "top": [], "trace_id": "0" * 32}
-            answer |= {"eased": True} if self.eased else {}
+            answer |= {"load_shed": True} if self.load_shed else {}
             self._answer(200, {**answer, "members": votes, "model_versions": versions})
 
     def _answer(self, status: int, body: object) -> None:
@@ -226,7 +226,7 @@ def test_an_answer_that_the_load_shortened_is_not_the_ensembles(
     server: tuple[str, type[Server]], repository: Path, draw: Draw
 ) -> None:
     url, handler = server
-    handler.eased = True
+    handler.load_shed = True
     with pytest.raises(ScriptError, match="lower --connections"):
         running(url, config(repository), Dataset.open(draw(COUNTS)), 4)
 

@@ -31,8 +31,8 @@ class Other(ItemNote, frozen=True):
 class Members:
     """Says of an image what its first byte is; of some it fails, of some a member is missing, some it waits for."""
 
-    def __init__(self, fails=(), misses=(), waits=(), eased=()):
-        self.fails, self.misses, self.waits, self.eased = fails, misses, waits, eased
+    def __init__(self, fails=(), misses=(), waits=(), load_shed=()):
+        self.fails, self.misses, self.waits, self.load_shed = fails, misses, waits, load_shed
         self.seen, self.version = [], 1
         self.gate = asyncio.Event()
 
@@ -51,7 +51,7 @@ class Members:
         missed = [{"b": "internal"} if image in self.misses else {} for image in well]
         same = {"image_size": (3, 2), "versions": {"a": self.version, "b": "x"}}
         done = work.done(scores, lambda row: {**same, "missing": missed[row]}, errors=broken)
-        notes = iter([LoadShed() if image in self.eased else Other() for image in well])
+        notes = iter([LoadShed() if image in self.load_shed else Other() for image in well])
         items = [item if item.error else item.with_note(next(notes), asked=("a", "b")) for item in done.items]
         return Batch(done.payload, tuple(items))
 
@@ -194,7 +194,7 @@ async def test_only_whole_successes_are_remembered():
 
 
 async def test_what_the_load_shortened_is_not_remembered():
-    members = Members(eased=(b"1",))
+    members = Members(load_shed=(b"1",))
     flow = cache(members)
     for _ in range(2):
         assert (await flow(asking(b"1"))).items[0].note(LoadShed)

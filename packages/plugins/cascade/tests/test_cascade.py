@@ -61,7 +61,7 @@ def asked(batch):
 
 def shed(batch):
     noted = [item.note(LoadShed) is not None for item in batch.items]
-    assert noted == [bool(item.extras["eased"]) for item in batch.items]
+    assert noted == [bool(item.extras["load_shed"]) for item in batch.items]
     return noted
 
 

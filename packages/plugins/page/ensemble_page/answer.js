@@ -59,7 +59,7 @@ function reported(answer, about) {
   say("Disagree", disagree.map(([name, member]) => `${name}: ${member.label}`).join(", "));
   say("Missing", pairs(answer.missing, ": "));
   say("Asked", asked.join(", "));
-  say("Load", answer.eased && "fewer members were asked, because of the load");
+  say("Load", answer.load_shed && "fewer members were asked, because of the load");
   say("File", answer.warning);
   say("Strategy", about?.strategy);
   say("Versions", pairs(answer.model_versions, " "));

@@ -142,7 +142,7 @@ def routes(service: Service, stats: Stats, application: str, replica: str) -> Ro
                 replica,
                 WINDOW_S,
                 _requests(seconds),
-                Queue(ingress.queue.waiting, ingress.capacity.images, round(waits * 1000, 3)),
+                Queue(ingress.queue.waiting, ingress.admission.images, round(waits * 1000, 3)),
                 Batching(ingress.settings.max_concurrent_batches, waited, round(waited_s * 1000, 3)),
                 {str(size): count for size, count in sorted(_sum(second.sizes for second in seconds).items())},
                 _members(seconds, stats.execution),

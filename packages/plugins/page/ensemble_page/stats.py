@@ -135,7 +135,7 @@ class Stats:
                 now.missing.update(item.missing.keys())
             if known.asked:
                 now.exits[known.asked[-1]] += 1
-                now.load_shed += bool(known.eased)
+                now.load_shed += bool(known.load_shed)
             if known.cache is not None:
                 now.cache["hit" if known.cache.hit else "miss"] += 1
             # `update` takes four times as long for so few.

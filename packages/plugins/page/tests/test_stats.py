@@ -79,7 +79,7 @@ def test_a_cascade_a_cache_and_the_nodes_are_counted():
     steps = (Step(Note("decode", 0, 5, {}, ("here", 1))), Step(Note("combine", 5, 7, {}, ("here", 1))))
 
     def answered(asked, hit, load_shed=None):
-        known = replace(answer(1).classification, asked=asked, cache=CacheStatus(hit), eased=load_shed)
+        known = replace(answer(1).classification, asked=asked, cache=CacheStatus(hit), load_shed=load_shed)
         return answer(1)._replace(classification=known)
 
     answers = [answered(("a",), True), answered(("a", "b"), False), answered(("a",), False, load_shed=True)]

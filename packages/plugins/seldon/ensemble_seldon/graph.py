@@ -44,7 +44,7 @@ class Graph:
 
     def __init__(self, service: Service) -> None:
         """Set the served ensemble."""
-        self._capacity, self._labels = service.ingress.capacity, service.labels
+        self._admission, self._labels = service.ingress.admission, service.labels
         self._model = Ensemble(service.ingress, service.labels)
         self._take = service.handles.get("feedback", refuse)
 
@@ -109,7 +109,7 @@ class Graph:
         """Read the images of a `tftensor`; images of DT_STRING are encoded."""
         shape = [int(dim.size) for dim in tensor.tensor_shape.dim[: tensors.MOST_DIMENSIONS + 1]]
         if tensor.dtype == "DT_STRING":
-            self._capacity.check_count(len(tensor.string_val))
+            self._admission.check_count(len(tensor.string_val))
             return strings(list(tensor.string_val), shape, not tensor.tensor_content)
         if tensor.dtype not in NUMBERS:
             raise InvalidParameter(f"the tftensor is one of {sorted(NUMBERS)}, or images as DT_STRING")
@@ -124,7 +124,7 @@ class Graph:
         extents = list(shape[: tensors.MOST_DIMENSIONS + 1])
         if len(extents) != 4 or extents[3] != 3 or min(extents) < 1:
             raise InvalidParameter(f"pixels have the shape [N,H,W,3], red, green and blue; got {extents}")
-        self._capacity.check_count(extents[0])
+        self._admission.check_count(extents[0])
         return extents
 
 

@@ -63,12 +63,12 @@ class Seldon(Protocol):
         async def predict(request: Request, call: Call) -> Response:
             asked = options.with_headers(options.DEFAULT, request.headers)
             image = bodies.of_image(ingress.settings, service.max_image_bytes)
-            body, began = await bodies.document(request, ingress.capacity, call.caller, image=image, asked=asked)
+            body, began = await bodies.document(request, ingress.admission, call.caller, image=image, asked=asked)
             return encoded(await graph.predict(bodies.parsed(body, SeldonMessage), asked, call, began))
 
         async def feedback(request: Request, call: Call) -> Response:
             # A client sends its request and the answer along.
-            body, _ = await bodies.document(request, ingress.capacity, call.caller)
+            body, _ = await bodies.document(request, ingress.admission, call.caller)
             return encoded(await graph.feedback(bodies.parsed(body, Feedback), call))
 
         return {

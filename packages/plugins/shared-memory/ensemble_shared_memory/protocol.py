@@ -66,7 +66,7 @@ def _routes(ingress: Ingress, regions: Regions) -> Routes:
     """Return the extension's paths, each for one region and for all; the ingress admits the requests."""
 
     async def register(request: Request, call: Call) -> Response:
-        body, _ = await bodies.document(request, ingress.capacity, call.caller, bodies.Limit(MOST_BYTES))
+        body, _ = await bodies.document(request, ingress.admission, call.caller, bodies.Limit(MOST_BYTES))
         asked = bodies.parsed(body, Registration)
         regions.register(Region(request.path_params["region"], asked.key, asked.offset, asked.byte_size))
         return encoded({})

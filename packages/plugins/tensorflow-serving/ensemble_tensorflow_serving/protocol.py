@@ -132,7 +132,7 @@ class TensorFlowServingHttp:
             raise InvalidParameter("the request needs either 'instances', images by row, or 'inputs', by column")
         column = sent.inputs.image if isinstance(sent.inputs, Column) else sent.inputs or []
         # Before anything looks at each of them.
-        self._ingress.capacity.check_count(len(column if sent.instances is None else sent.instances))
+        self._ingress.admission.check_count(len(column if sent.instances is None else sent.instances))
         images = [image.b64 for image in column] if sent.instances is None else [_image(row) for row in sent.instances]
         inferred = await self._servable.predict(images, self._servable.outputs, asked, call, began)
         columns = {tensor.name: _rows(tensor) for tensor in inferred.outputs}
@@ -144,7 +144,7 @@ class TensorFlowServingHttp:
     async def _classify(self, request: Request, call: Call) -> Response:
         asked = options.with_headers(options.DEFAULT, request.headers)
         sent, began = await self._read(request, call, asked, ClassifyRequest)
-        self._ingress.capacity.check_count(len(sent.examples))
+        self._ingress.admission.check_count(len(sent.examples))
         given = (sent.context, *sent.examples)
         context, *examples = [None if each.image is None else each.image.b64 for each in given]
         return plain({"results": await self._servable.classify(examples, context, asked, call, began)})
@@ -152,8 +152,8 @@ class TensorFlowServingHttp:
     async def _read(self, request: Request, call: Call, asked: Options, model: type[R]) -> tuple[R, float]:
         """Read a request, and the time at which it began to arrive."""
         image = bodies.of_image(self._ingress.settings, self._max_image_bytes)
-        capacity = self._ingress.capacity
-        body, began = await bodies.document(request, capacity, call.caller, image=image, asked=asked)
+        admission = self._ingress.admission
+        body, began = await bodies.document(request, admission, call.caller, image=image, asked=asked)
         sent = bodies.parsed(body, model, HINT)
         self._servable.check(MODEL, None, sent.signature_name)
         return sent, began

@@ -53,7 +53,7 @@ class Servable:
         self, images: Sequence[bytes], names: Sequence[str], asked: Options, call: Call, began: float | None = None
     ) -> Inferred:
         """Predict the named outputs for encoded images; see `Ensemble.infer`."""
-        self._service.ingress.capacity.check_count(len(images))
+        self._service.ingress.admission.check_count(len(images))
         tensor = Tensor(INPUT, "BYTES", [len(images)], images)
         return await self._model.infer(tensor, names, asked, call, began)
 
@@ -69,7 +69,7 @@ class Servable:
 
         Examples without an image have the context's, which is classified once.
         """
-        self._service.ingress.capacity.check_count(len(examples))
+        self._service.ingress.admission.check_count(len(examples))
         images = [context if image is None else image for image in examples]
         once = {id(image): image for image in images if image is not None}
         if None in images:

@@ -5,7 +5,7 @@ import pytest
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import DeadlineExceeded, EnsembleError, Overloaded, SlowBody
 from deployments.contract.options import Options
-from deployments.ingress import admission
+from deployments.ingress import admission as admission_module
 from deployments.ingress.admission import AdmissionController
 from deployments.ingress.settings import IngressSettings
 
@@ -14,9 +14,9 @@ def made(**settings):
     return AdmissionController(IngressSettings(**settings))
 
 
-async def stall(capacity, timeout_ms=60_000, began=None, sizes=(), by=ANYONE):
+async def stall(admission, timeout_ms=60_000, began=None, sizes=(), by=ANYONE):
     """A body of which nothing more comes after these bytes."""
-    async with capacity.arriving(Options(timeout_ms=timeout_ms), by) as upload:
+    async with admission.arriving(Options(timeout_ms=timeout_ms), by) as upload:
         for size in sizes:
             upload.grow(size)
         if began is not None:
@@ -25,60 +25,60 @@ async def stall(capacity, timeout_ms=60_000, began=None, sizes=(), by=ANYONE):
 
 
 async def test_a_body_that_does_not_arrive_in_its_time_gives_its_bytes_back():
-    capacity = made()
+    admission = made()
     with pytest.raises(DeadlineExceeded, match="did not arrive"):
-        await stall(capacity, timeout_ms=20, sizes=(10,))
-    assert capacity.size == 0
+        await stall(admission, timeout_ms=20, sizes=(10,))
+    assert admission.size == 0
 
 
 async def test_a_body_that_stands_still_is_told_its_pace(monkeypatch):
-    monkeypatch.setattr(admission, "GRACE_S", 0.02)
-    capacity = made()
+    monkeypatch.setattr(admission_module, "GRACE_S", 0.02)
+    admission = made()
     with pytest.raises(SlowBody, match="1024 bytes a second"):
-        await stall(capacity, sizes=(10,))
-    assert capacity.size == 0
+        await stall(admission, sizes=(10,))
+    assert admission.size == 0
 
 
 async def test_a_body_has_the_longer_the_more_of_it_has_come(monkeypatch):
-    monkeypatch.setattr(admission, "GRACE_S", 0.02)
-    capacity = made(min_body_rate=1024)
+    monkeypatch.setattr(admission_module, "GRACE_S", 0.02)
+    admission = made(min_body_rate=1024)
     begun = asyncio.Event()
     loop = asyncio.get_running_loop()
-    task = asyncio.create_task(stall(capacity, began=begun, sizes=(1024, 9 * 1024)))
+    task = asyncio.create_task(stall(admission, began=begun, sizes=(1024, 9 * 1024)))
     await begun.wait()
-    [begun] = capacity._arriving
+    [begun] = admission._arriving
     assert begun.limit.when() == pytest.approx(loop.time() + 10, abs=1)
     task.cancel()
 
 
 async def test_when_too_many_arrive_the_oldest_gives_way(monkeypatch):
-    monkeypatch.setattr(admission, "YOUNG_S", 0.0)
-    capacity = made(max_arriving=2)
+    monkeypatch.setattr(admission_module, "YOUNG_S", 0.0)
+    admission = made(max_arriving=2)
     begun = [asyncio.Event(), asyncio.Event()]
-    tasks = [asyncio.create_task(stall(capacity, began=event)) for event in begun]
+    tasks = [asyncio.create_task(stall(admission, began=event)) for event in begun]
     for event in begun:
         await event.wait()
-    async with capacity.arriving():
+    async with admission.arriving():
         with pytest.raises(Overloaded, match="oldest"):
             await tasks[0]
         assert not tasks[1].done()
     tasks[1].cancel()
 
 
-async def standing(capacity):
+async def standing(admission):
     """A body that has begun to arrive, and the task that waits for the rest of it."""
     begun = asyncio.Event()
-    task = asyncio.create_task(stall(capacity, began=begun))
+    task = asyncio.create_task(stall(admission, began=begun))
     await begun.wait()
-    [body] = capacity._arriving
+    [body] = admission._arriving
     return body, task
 
 
 async def test_who_gives_way_does_not_stay_for_more_of_its_bytes(monkeypatch):
-    monkeypatch.setattr(admission, "YOUNG_S", 0.0)
-    capacity = made(max_arriving=1)
-    body, task = await standing(capacity)
-    async with capacity.arriving():
+    monkeypatch.setattr(admission_module, "YOUNG_S", 0.0)
+    admission = made(max_arriving=1)
+    body, task = await standing(admission)
+    async with admission.arriving():
         # More of it was on its way when it gave way.
         body.grow(10)
         with pytest.raises(Overloaded, match="oldest"):
@@ -86,35 +86,35 @@ async def test_who_gives_way_does_not_stay_for_more_of_its_bytes(monkeypatch):
 
 
 async def test_who_gives_way_when_its_time_is_over_disturbs_nobody(monkeypatch):
-    monkeypatch.setattr(admission, "YOUNG_S", 0.0)
-    capacity = made(max_arriving=1)
-    body, task = await standing(capacity)
+    monkeypatch.setattr(admission_module, "YOUNG_S", 0.0)
+    admission = made(max_arriving=1)
+    body, task = await standing(admission)
     body.limit.reschedule(0)
     # The loop has ended it, and its task has not run yet.
     while not body.limit.expired():
         await asyncio.sleep(0)
-    async with capacity.arriving():
+    async with admission.arriving():
         with pytest.raises(EnsembleError):
             await task
 
 
 async def test_the_bytes_of_who_came_in_are_not_refused_for_want_of_places():
-    capacity = made(max_in_flight=8)
-    async with capacity.arriving() as upload:
+    admission = made(max_in_flight=8)
+    async with admission.arriving() as upload:
         # Meanwhile the others fill every place: whether there is one is asked again when the body is whole.
-        capacity.images = 8
+        admission.images = 8
         upload.grow(1000)
-        assert capacity.size == 1000
+        assert admission.size == 1000
 
 
 async def test_what_has_only_just_begun_does_not_give_way(monkeypatch):
-    monkeypatch.setattr(admission, "YOUNG_S", 60.0)
-    capacity = made(max_arriving=1)
+    monkeypatch.setattr(admission_module, "YOUNG_S", 60.0)
+    admission = made(max_arriving=1)
     begun = asyncio.Event()
-    task = asyncio.create_task(stall(capacity, began=begun))
+    task = asyncio.create_task(stall(admission, began=begun))
     await begun.wait()
     with pytest.raises(Overloaded, match="1 requests are arriving"):
-        async with capacity.arriving():
+        async with admission.arriving():
             pass
     task.cancel()
 
@@ -122,22 +122,22 @@ async def test_what_has_only_just_begun_does_not_give_way(monkeypatch):
 @pytest.mark.parametrize("crowd", [Caller(address="10.0.0.1"), Caller(name="crowd", address="10.0.0.2")])
 async def test_the_slow_bodies_of_one_sender_take_no_place_of_another(crowd):
     """However young they are: a sender that begins anew all the time has no other ones."""
-    capacity, other = made(max_arriving=4), Caller(address="10.0.0.2")
+    admission, other = made(max_arriving=4), Caller(address="10.0.0.2")
     begun = [asyncio.Event() for _ in range(4)]
-    tasks = [asyncio.create_task(stall(capacity, began=event, by=crowd)) for event in begun]
+    tasks = [asyncio.create_task(stall(admission, began=event, by=crowd)) for event in begun]
     for event in begun:
         await event.wait()
     with pytest.raises(Overloaded, match="4 requests are arriving"):
-        async with capacity.arriving(by=crowd):
+        async with admission.arriving(by=crowd):
             pass
-    async with capacity.arriving(by=other), capacity.arriving(by=other):
+    async with admission.arriving(by=other), admission.arriving(by=other):
         for task in tasks[:2]:
             with pytest.raises(Overloaded, match="oldest"):
                 await task
         assert not any(task.done() for task in tasks[2:])
         # Each has as many now.
         with pytest.raises(Overloaded, match="4 requests are arriving"):
-            async with capacity.arriving(by=other):
+            async with admission.arriving(by=other):
                 pass
     for task in tasks:
         task.cancel()

@@ -203,7 +203,7 @@ async def test_admission_counts_bytes_too():
 
 async def test_what_arrives_takes_room_for_its_bytes_and_none_of_an_image():
     door, _ = ingress(max_in_flight=1, max_in_flight_bytes=1024, max_request_bytes=1024)
-    async with door.capacity.arriving() as arrival:
+    async with door.admission.arriving() as arrival:
         arrival.grow(1000)
         with pytest.raises(Overloaded, match="1000 bytes"):
             arrival.grow(100)
@@ -217,7 +217,7 @@ async def test_nothing_arrives_while_there_is_no_room_for_an_image():
         waiting = group.create_task(door.classify([b"a"]))
         await asyncio.sleep(0)
         with pytest.raises(Overloaded, match="1 images"):
-            async with door.capacity.arriving():
+            async with door.admission.arriving():
                 pass
         waiting.cancel()
 
@@ -226,7 +226,7 @@ async def test_a_long_deadline_is_no_reason_to_arrive_late():
     door, _ = ingress(timeout_ms=20)
 
     async def trickle():
-        async with door.capacity.arriving(Options(timeout_ms=3_600_000)):
+        async with door.admission.arriving(Options(timeout_ms=3_600_000)):
             await asyncio.sleep(5)
 
     with pytest.raises(DeadlineExceeded, match="did not arrive"):
@@ -378,7 +378,7 @@ async def test_what_the_graph_knows_is_answered_while_every_pass_is_taken_by_wha
     assert not waits.done()
     gate.set()
     assert [label(each) for each in await waits] == ["new", "known"]
-    assert (door.queue.waiting, door.capacity.images) == (0, 0)
+    assert (door.queue.waiting, door.admission.images) == (0, 0)
 
 
 class Parting(Flow):

@@ -23,24 +23,24 @@ LOWER = Options(priority=2)
 
 
 def test_the_lower_class_is_refused_where_half_of_the_places_are_taken():
-    capacity = AdmissionController(IngressSettings(max_in_flight=32))
-    with capacity.admitted(8, 0), capacity.admitted(8, 0, is_lower=True):
+    admission = AdmissionController(IngressSettings(max_in_flight=32))
+    with admission.admitted(8, 0), admission.admitted(8, 0, is_lower=True):
         with pytest.raises(Overloaded, match="the lower class is refused beyond 16"):
-            capacity.check(is_lower=True)
-        capacity.check(16)
+            admission.check(is_lower=True)
+        admission.check(16)
     # A sixteenth is for it, whoever has the other places; and any request where nobody has one.
-    with capacity.admitted(30, 0), capacity.admitted(2, 0, is_lower=True), pytest.raises(Overloaded):
-        capacity.check(is_lower=True)
-    capacity.check(32, is_lower=True)
+    with admission.admitted(30, 0), admission.admitted(2, 0, is_lower=True), pytest.raises(Overloaded):
+        admission.check(is_lower=True)
+    admission.check(32, is_lower=True)
 
 
 def test_the_usual_class_is_not_refused_for_images_that_it_does_not_wait_for():
-    capacity = AdmissionController(IngressSettings(max_in_flight=256))
-    capacity._drain = type("Drain", (), {"proven_pace": 10.0, "retry_after_s": lambda *_: 1.0})()
-    with capacity.admitted(100, 0, is_lower=True):
-        capacity.check(left_s=1)
+    admission = AdmissionController(IngressSettings(max_in_flight=256))
+    admission._throughput = type("Drain", (), {"proven_pace": 10.0, "retry_after_s": lambda *_: 1.0})()
+    with admission.admitted(100, 0, is_lower=True):
+        admission.check(left_s=1)
         with pytest.raises(Overloaded, match="has 1"):
-            capacity.check(left_s=1, is_lower=True)
+            admission.check(left_s=1, is_lower=True)
 
 
 class Gated:
@@ -79,9 +79,9 @@ def ingress(graph):
 
 async def sent(ingress, *images, options=LOWER):
     """Send images, each in a request; they wait in the queue when this returns."""
-    before = ingress.capacity.images
+    before = ingress.admission.images
     tasks = [asyncio.ensure_future(ingress.classify([image.encode()], options)) for image in images]
-    while ingress.capacity.images < before + len(images):
+    while ingress.admission.images < before + len(images):
         await asyncio.sleep(0)
     return tasks
 
@@ -163,7 +163,7 @@ ASKED = {
 def full(request):
     """A server that has no place for the lower class, and the status of its refusals."""
     door = Door(max_in_flight=32, overload_status=request.param)
-    with door.service.ingress.capacity.admitted(16, 0, is_lower=True):
+    with door.service.ingress.admission.admitted(16, 0, is_lower=True):
         yield door, request.param
 
 

@@ -80,31 +80,31 @@ async def test_only_so_many_wait():
 
 @pytest.mark.parametrize("headers", [{}, {"idempotency-key": "mine"}])
 async def test_a_place_that_becomes_free_meanwhile_is_taken_whatever_a_request_is_called(headers):
-    capacity = AdmissionController(IngressSettings(max_in_flight=1))
+    admission = AdmissionController(IngressSettings(max_in_flight=1))
     anyone, free, time = caller(headers, "", "key"), [], Time()
 
     async def sleep(seconds):
         await time.sleep(seconds)
-        capacity.images = 0 if free else 1
+        admission.images = 0 if free else 1
 
-    capacity._refusals = RejectionPacer(time, sleep)
-    capacity.images = 1
-    await held(capacity._refusals, round(LEAST_PACE) + 1)
+    admission._refusals = RejectionPacer(time, sleep)
+    admission.images = 1
+    await held(admission._refusals, round(LEAST_PACE) + 1)
     with pytest.raises(Overloaded):
-        async with capacity.arriving(by=anyone):
+        async with admission.arriving(by=anyone):
             raise AssertionError
     assert len(time.slept) == 1
     free.append(True)
-    async with capacity.arriving(by=anyone):
+    async with admission.arriving(by=anyone):
         pass
 
 
 def test_no_place_is_kept_for_who_was_refused_and_may_never_come_again(monkeypatch):
     monkeypatch.setattr(ThroughputEstimator, "pace", 1000.0)
-    capacity = AdmissionController(IngressSettings(max_in_flight=8))
-    capacity.images = 8
+    admission = AdmissionController(IngressSettings(max_in_flight=8))
+    admission.images = 8
     for number in range(20):
         with pytest.raises(Overloaded):
-            capacity.check(by=caller({"idempotency-key": str(number)}, "", "key"))
-    capacity.images = 7
-    capacity.check()
+            admission.check(by=caller({"idempotency-key": str(number)}, "", "key"))
+    admission.images = 7
+    admission.check()

@@ -92,7 +92,7 @@ async def test_pixels_are_no_header_whatever_they_begin_with():
     rows = [b"BM" + bytes(16), b"\xff\xd8" + bytes(16)]
     waiting = asyncio.ensure_future(door.classify(rows))
     await asyncio.sleep(0)
-    assert (ensemble.capacity.images, ensemble.capacity.pixels) == (2, 0)
+    assert (ensemble.admission.images, ensemble.admission.pixels) == (2, 0)
     member.gate.set()
     assert len(await waiting) == 2
     # In one batch: neither of them waits apart.
@@ -101,7 +101,7 @@ async def test_pixels_are_no_header_whatever_they_begin_with():
 
 async def test_a_body_of_pixels_takes_the_ensembles_room_as_it_arrives():
     ensemble, door, _ = ingresses(max_in_flight_bytes=2**20, max_request_bytes=2**20)
-    async with door.capacity.arriving() as arrival:
+    async with door.admission.arriving() as arrival:
         arrival.grow(2**20)
         with pytest.raises(Overloaded):
-            ensemble.capacity.check_size(1)
+            ensemble.admission.check_size(1)

@@ -100,7 +100,7 @@ def routes(ingress: Ingress, take: TakesLabel) -> Routes:
     """Make the one path; the ingress admits the requests, and `take` takes the labels."""
 
     async def handler(request: Request, call: Call) -> Response:
-        body, _ = await bodies.document(request, ingress.capacity, call.caller, bodies.Limit(MAX_BYTES))
+        body, _ = await bodies.document(request, ingress.admission, call.caller, bodies.Limit(MAX_BYTES))
         # Before a million empty lines are made.
         if body.count(b"\n") > MAX_LINES:
             raise InvalidParameter(f"a request holds at most {MAX_LINES} lines, the empty ones included")

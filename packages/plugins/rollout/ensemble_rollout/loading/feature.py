@@ -103,8 +103,8 @@ class ModelControl:
         """
         version = version_to_load(parameters)
         loaded = await self._change(Change(name, False, version))
-        ingress, offer = self.members[name]
-        pixels = bytes(offer.size[0] * offer.size[1] * 3)
+        ingress, info = self.members[name]
+        pixels = bytes(info.size[0] * info.size[1] * 3)
 
         async def answers() -> bool:
             try:
@@ -211,7 +211,7 @@ def routes(ingress: Ingress, control: ModelControl) -> Routes:
     def route(change: ChangeMember, summary: str) -> Route:
         async def handler(request: Request, call: Call) -> Response:
             control.check_permitted(call.caller.name)
-            body, _ = await bodies.document(request, ingress.capacity, call.caller, bodies.Limit(MAX_BYTES))
+            body, _ = await bodies.document(request, ingress.admission, call.caller, bodies.Limit(MAX_BYTES))
             await change(request.path_params["model"], bodies.parsed(body or b"{}", RepositoryRequest).parameters)
             return encoded({})
 

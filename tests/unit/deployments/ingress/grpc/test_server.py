@@ -52,15 +52,15 @@ async def status(server, request):
 def full():
     """A server without a free place, of which the next refusal would wait; and what frees the place."""
     door, freed = Door(max_in_flight=1), asyncio.Event()
-    capacity = door.service.ingress.capacity
-    capacity.images = 1
+    admission = door.service.ingress.admission
+    admission.images = 1
 
     async def sleep(_):
         await freed.wait()
-        capacity.images = 0
+        admission.images = 0
 
-    capacity._refusals = RejectionPacer(lambda: 0.0, sleep)
-    return door, GrpcServer(door.service), capacity._refusals, freed
+    admission._refusals = RejectionPacer(lambda: 0.0, sleep)
+    return door, GrpcServer(door.service), admission._refusals, freed
 
 
 async def test_a_call_takes_the_place_that_becomes_free_while_its_refusal_waits(full):

@@ -89,7 +89,7 @@ def test_the_rest_of_a_large_body_that_is_refused_for_good_is_not_read_and_refus
 ):
     door = Door(**settings)
     # Of another request, as far as these settings notice it.
-    door.service.ingress.capacity.size = 1
+    door.service.ingress.admission.size = 1
     response = door.answer(path, body, [("Content-Length", str(size).encode())], chunk=2**16, alone=alone)
     assert response.status_code == status
     # Where Serve takes in all of it, it would come while the refusal waits.
