@@ -23,7 +23,7 @@ from graph.config import EnsembleConfig, parse
 from graph.features.feature import Wanted, wanted
 from graph.placement import Factory, NodeSpec, node_specs, pinning
 from graph.rules import warnings_of_arguments
-from graph.sections import EnsembleSettings
+from graph.pipeline.member_client import QuorumSettings
 from graph.signature import EnsembleSignature, resolve_signatures
 
 logger = logging.getLogger("ray.serve")
@@ -41,9 +41,9 @@ def build(args: dict[str, Any]) -> Application:
     """
     config = parse(args)
     features = wanted(config)
-    agreed = resolve_signatures(config, any(each.feature.keeps_predictions for each in features))
+    agreed = resolve_signatures(config)
     # Where `ensemble serve` runs, its commands have printed them.
-    for found in () if MARK in os.environ else warnings_of_arguments(config, len(agreed.labels)):
+    for found in () if MARK in os.environ else warnings_of_arguments(config, agreed):
         logger.warning("%s", found)
     return _application(config, agreed, partial(ensemble, agreed.pixels, config.ensemble), features)
 
@@ -56,7 +56,7 @@ def application(
     The application has the features that work for a graph of any shape. `quorum` members must answer an image; None
     means all members.
     """
-    asking = config.model_copy(update={"ensemble": EnsembleSettings(quorum=quorum)})
+    asking = config.model_copy(update={"ensemble": QuorumSettings(quorum=quorum)})
     return _application(asking, agreed, compose, [each for each in wanted(asking) if each.feature.of_any_shape])
 
 

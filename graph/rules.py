@@ -12,13 +12,16 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel
 
 from deployments.contract.errors import ConfigurationError
+from deployments.contract.member import MemberConfig
 from deployments.contract.names import INGRESS
+from deployments.contract.sections import Fault
 from deployments.doors import FEATURES, PROTOCOLS, absent, did_you_mean, elsewhere, names
 from deployments.ingress.protocol import FUNCTION, functions
 from deployments.members.local import LocalMember
 from deployments.repository.address import split_model
-from graph.pipeline.member_client import PATIENT_SHARE
+from graph.pipeline.member_client import PATIENT_SHARE, QuorumSettings
 from graph.schema import EnsembleConfig
+from graph.signature import EnsembleSignature
 from graph.user_config import check_user_config, with_user_config
 
 # A JPEG of 64x64 pixels has about 2 KB, and few images that are worth a request have less than this.
@@ -33,13 +36,18 @@ class Seen:
 
     Attributes:
         config: the arguments of the application.
-        classes: how many classes the models have; 0 before they are read.
+        agreed: what the models' signatures have in common; None before they are read.
         own_front: whether HAProxy is in front, and not Serve's proxy.
     """
 
     config: EnsembleConfig
-    classes: int = 0
+    agreed: EnsembleSignature | None = None
     own_front: bool = True
+
+    @property
+    def classes(self) -> int:
+        """How many classes the models have; 0 before they are read."""
+        return 0 if self.agreed is None else len(self.agreed.labels)
 
     @property
     def is_direct(self) -> bool:
@@ -68,20 +76,9 @@ class Rule(NamedTuple):
     verdict: Verdict = "warned"
 
 
-class Ineffective(NamedTuple):
-    """A field that can't act: why, and what to do."""
-
-    what: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.what}; {self.remedy}"
-
-
 def _asks_in_background(config: EnsembleConfig) -> bool:
-    """Tell whether members are asked about images without deadlines, which `patience_ms` bounds alone."""
-    cascade = config.ensemble.cascade
-    return bool(config.canaries or config.shadows or (cascade and cascade.audit))
+    """Tell whether a feature may call members about images without deadlines, which `patience_ms` alone bounds."""
+    return any(each.section.at in {QuorumSettings.at, MemberConfig.at} for each in config.owned)
 
 
 def _protocol(function: str) -> str:
@@ -314,18 +311,18 @@ def _written(root: Any, path: list[str], prefix: str = "") -> Iterator[tuple[str
         yield f"{prefix}{name}", root
 
 
-def _found(rules: Iterable[Rule], verdict: str, root: Any, seen: Seen) -> Iterator[Ineffective]:
+def _found(rules: Iterable[Rule], verdict: str, root: Any, seen: Seen) -> Iterator[Fault]:
     for rule in rules:
         if rule.verdict == verdict:
             for path, owner in _written(root, rule.field.split(".")):
                 if rule.holds(owner, seen):
                     why = rule.why if isinstance(rule.why, str) else rule.why(owner, seen)
-                    yield Ineffective(f"{path.removeprefix('features.')}: {why}", rule.remedy)
+                    yield Fault(f"{path}: {why}", rule.remedy, verdict == "refused")
 
 
 def check_arguments(config: EnsembleConfig) -> None:
     """Raise ConfigurationError for arguments that contradict each other."""
-    _refuse(_found(ARGUMENTS, "refused", config, Seen(config)))
+    _refuse([*_found(ARGUMENTS, "refused", config, Seen(config)), *filter(lambda each: each.is_refused, config.faults())])
 
 
 def check_application(serve: Mapping[str, Any], application: Mapping[str, Any], seen: Seen) -> None:
@@ -335,20 +332,21 @@ def check_application(serve: Mapping[str, Any], application: Mapping[str, Any], 
     check_user_config(application, seen.config)
 
 
-def warnings_of_arguments(config: EnsembleConfig, classes: int = 0) -> Iterator[Ineffective]:
+def warnings_of_arguments(config: EnsembleConfig, agreed: EnsembleSignature | None = None) -> Iterator[Fault]:
     """Find the arguments that do nothing."""
-    yield from _found(ARGUMENTS, "warned", config, Seen(config, classes))
+    yield from _found(ARGUMENTS, "warned", config, Seen(config, agreed))
+    yield from (fault for fault in config.faults(agreed) if not fault.is_refused)
 
 
 def warnings_of_application(
     serve: Mapping[str, Any], application: Mapping[str, Any], seen: Seen
-) -> Iterator[Ineffective]:
+) -> Iterator[Fault]:
     """Find the fields that do nothing in a Serve config, beside one application of it or in its arguments."""
-    yield from warnings_of_arguments(with_user_config(application, seen.config), seen.classes)
+    yield from warnings_of_arguments(with_user_config(application, seen.config), seen.agreed)
     yield from _found(SERVE, "warned", {**serve, "applications": [application]}, seen)
 
 
-def _refuse(found: Iterable[Ineffective]) -> None:
+def _refuse(found: Iterable[Fault]) -> None:
     if messages := [str(each) for each in found]:
         raise ConfigurationError("; ".join(messages))
 
@@ -371,7 +369,7 @@ def check_entries(application: Mapping[str, Any], config: EnsembleConfig) -> Non
 def _check_cpus(application: Mapping[str, Any], config: EnsembleConfig) -> None:
     """Raise ConfigurationError for several replicas that would compute on the same named CPUs."""
     owners = {member.deployment_name: member.name for member in config.members}
-    owners |= {canary.deployment_name: name for name, canary in config.canaries.items()}
+    owners |= {twin.deployment_name: name for name, twins in config.twins.items() for twin in twins}
     for entry in application.get("deployments") or []:
         name, fixed = str(entry.get("name")), entry.get("num_replicas")
         most = (entry.get("autoscaling_config") or {}).get("max_replicas", MOST_OF_AUTO if fixed == "auto" else fixed)

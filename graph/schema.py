@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, core_schema
 
 from deployments.combiner import CombinerConfig, check_weights
 from deployments.contract.errors import ConfigurationError
@@ -226,7 +226,7 @@ class EnsembleConfig(Schema):
         properties = handler.resolve_ref_schema(found)["properties"]
         for name in names(FEATURES):
             if (entry := owner(name).entry()).model_fields:
-                properties[name] = {"anyOf": [handler(entry.__pydantic_core_schema__), {"type": "null"}]}
+                properties[name] = handler(core_schema.nullable_schema(entry.__pydantic_core_schema__))
         return found
 
 

@@ -24,8 +24,8 @@ from deployments.ray_internals.import_path import append_working_directory
 from scripts.errors import ScriptError
 
 if TYPE_CHECKING:
+    from deployments.contract.sections import Fault
     from graph.config import EnsembleConfig
-    from graph.rules import Ineffective
     from graph.signature import EnsembleSignature
 
 IMPORT_PATH = "graph.app:build"
@@ -181,11 +181,11 @@ def check_arguments(application: Mapping[str, Any], serve: Mapping[str, Any] | N
 
 def ineffective(
     application: Mapping[str, Any], serve: Mapping[str, Any], config: EnsembleConfig, agreed: EnsembleSignature
-) -> Iterator[Ineffective]:
+) -> Iterator[Fault]:
     """Find the settings without effect in a Serve config, beside or in one of its applications."""
     from graph import rules
 
-    seen = rules.Seen(config, len(agreed.labels), why_serve(serve) is None)
+    seen = rules.Seen(config, agreed, why_serve(serve) is None)
     return rules.warnings_of_application(serve, application, seen)
 
 
@@ -220,28 +220,6 @@ def doubts(config: EnsembleConfig, agreed: EnsembleSignature) -> Iterator[str]:
         yield (
             f"{name} names no classes: those of the other members are taken, in that order, and answers are wrong if "
             "its own order is another; `ensemble check` measures it"
-        )
-    yield from _stale_thresholds(config, agreed)
-
-
-def _stale_thresholds(config: EnsembleConfig, agreed: EnsembleSignature) -> Iterator[str]:
-    """Warn if the thresholds of a cascade were chosen for other versions, and name the command that chooses anew."""
-    if (cascade := config.ensemble.cascade) is None:
-        return
-    stale = [
-        f"{name} {chosen}, and version {served} is served"
-        for name, chosen in cascade.versions.items()
-        # None where another server does not report one.
-        if (served := agreed.versions[name]) is not None and str(served) != str(chosen)
-    ]
-    if stale:
-        weights = config.combiner.weights or config.weights
-        gates = [name for name in cascade.order if not weights.get(name)]
-        flags = f" --gates {' '.join(gates)}" if gates else ""
-        yield (
-            f"the thresholds of the cascade were chosen for {', '.join(stale)}: other images exit than intended; "
-            f"`ensemble tune-cascade --data IMAGES --order {' '.join(cascade.order)}{flags} --repository "
-            f"{config.model_repository}` chooses them anew"
         )
 
 

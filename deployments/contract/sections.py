@@ -70,8 +70,8 @@ class Section(Schema):
     def way(self, config: Any) -> Way | None:
         """Describe how this changes the way from the members to an answer; None for not at all.
 
-        Only the cascade does. The words are on the page, and in the keys of remembered predictions; whoever changes
-        which members are called must say so.
+        One feature does so far. Whoever changes which members are called must say so: the words describe the ensemble
+        to its users, and predictions that are kept under other words are stale.
         """
         return None
 

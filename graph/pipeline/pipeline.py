@@ -19,7 +19,7 @@ from deployments.contract.errors import EnsembleError
 from deployments.contract.item import Item, ItemNote
 from deployments.contract.member import NO_SCORES
 from deployments.contract.nodes import Flow, Graph, Node, Part, as_flow
-from deployments.contract.payload import MemberProbabilities, PixelSets, Probabilities
+from deployments.contract.payload import CombinedProbabilities, MemberProbabilities, PixelSets, Probabilities
 from graph.pipeline.member_client import Call, Member, MemberClient, MemberOutcome, Members, QuorumSettings
 
 logger = logging.getLogger("ray.serve")
@@ -49,6 +49,19 @@ class Pipeline(Flow):
         async for positions, part in self._flow.parts(batch):
             async for places, done in self._rest.parts(part):
                 yield [positions[place] for place in places], done
+
+
+class Combined:
+    """Combines the members' predictions, unless the node that called the members has combined them."""
+
+    def __init__(self, combiner: Node[MemberProbabilities, Probabilities]) -> None:
+        self._combiner = combiner
+
+    async def __call__(self, batch: Batch[MemberProbabilities]) -> Batch[Probabilities]:
+        """Combine float32 [N,C] by name to float32 [N,C]."""
+        if isinstance(batch.payload, CombinedProbabilities):
+            return Batch(batch.payload.combined, batch.items)
+        return await self._combiner(batch)
 
 
 class Ensemble(Flow):

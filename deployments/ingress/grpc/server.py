@@ -46,9 +46,8 @@ class GrpcServer:
         """Set the protocols to serve."""
         self._ingress, self._access, self._headers = service.ingress, service.access, service.headers
         self._max_image_bytes = service.max_image_bytes
-        calls = merged(part.calls(service) for part in service.parts)
         self._methods = {
-            path: Method(calls.get(path), GetMessageClass(each.input_type), GetMessageClass(each.output_type))
+            path: Method(service.calls.get(path), GetMessageClass(each.input_type), GetMessageClass(each.output_type))
             for path, each in methods(service.protocols)
         }
 

@@ -27,7 +27,7 @@ from deployments.ingress.error_style import ErrorStyle
 from deployments.ingress.http import bodies, documents
 from deployments.ingress.pacing import RejectionPacer
 from deployments.ingress.protocol import Protocol, Service, merged
-from deployments.ingress.routes import Route, Routes, plain
+from deployments.ingress.routes import Route, plain
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace
 
@@ -54,7 +54,7 @@ class HttpServer:
         self._refusals = RejectionPacer(least=LARGE_PACE, most=MOST_LARGE)
         # The longest beginning first.
         self._protocols = sorted(service.protocols, key=lambda each: len(each.prefix), reverse=True)
-        routes = documented(service)
+        routes = service.routes
         self._patterns = {compile_path(path)[0]: path for path in routes if "{" in path}
         self._routes = merged([routes, documents.routes(routes)])
 
@@ -153,11 +153,6 @@ class HttpServer:
             seconds = error.retry_after_s or self._ingress.settings.retry_after_s
             response.headers["Retry-After"] = str(math.ceil(seconds))
         return response
-
-
-def documented(service: Service) -> Routes:
-    """List the paths of protocols and of features, of which the OpenAPI document has those with a summary."""
-    return merged(part.routes(service) for part in service.parts)
 
 
 def where_metrics_are() -> str:

@@ -94,13 +94,9 @@ class Receipts(Feature):
     """Adds receipts to answers; the ingress' entry gets all time of its process that belongs to no node."""
 
     order = 70
-    of_any_shape = True
+    always = of_any_shape = True
 
     def __init__(self, *_: object) -> None:
         METER.keeps_rest = True
         self.interceptor = ReceiptInterceptor()
 
-    @classmethod
-    def wanted(cls, _: EnsembleConfig) -> bool:
-        """Take part in every application."""
-        return True

@@ -26,7 +26,6 @@ from ensemble_models.prediction import Candidate, of_configuration, of_models, p
 from ensemble_models.statistics import Interval, Truth, hits
 from graph.config import EnsembleConfig
 from graph.features.proportion import wilson
-from graph.sections import CascadeSettings
 from graph.signature import EnsembleSignature
 from scripts.errors import ScriptError
 
@@ -142,7 +141,7 @@ def served(
         ConfigurationError: a member can't run.
     """
     weights = {name: (config.combiner.weights or config.weights).get(name, 0.0) for name in config.weights}
-    together = agreed.labels, weights, method or config.combiner.method, config.ensemble.cascade
+    together = agreed.labels, weights, method or config.combiner.method, config.ensemble.field("cascade")
     scores, sentences = measured(of_configuration(config, agreed), dataset, *together)
     return scores, [*sizes(config, agreed, dataset), *sentences]
 

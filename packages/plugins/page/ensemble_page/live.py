@@ -16,8 +16,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from deployments.contract.member import OPERATION
-from deployments.ingress.protocol import Report, Service
+from deployments.ingress.protocol import Service
 from deployments.ingress.routes import OF_KEYS, Route, Routes, encoded
+from deployments.ingress.served import Report
 from deployments.observe.observer import Call
 from deployments.ray_internals import serve_client
 from ensemble_page.stats import WINDOW_S, Period, Second, Stats
@@ -129,7 +130,7 @@ class Replicas:
 def routes(service: Service, stats: Stats, application: str, replica: str) -> Routes:
     """Serve the path `/stats` of a replica of the ingress."""
     ingress, counted = service.ingress, Replicas(application)
-    reports = {name: report for each in service.extensions for name, report in each.reports.items()}
+    reports = {name: report for each in service.features for name, report in each.reports.items()}
     model = _with(reports)
 
     async def answer(_: Request, _call: Call) -> Response:

@@ -18,7 +18,7 @@ from deployments.contract.item import Item
 from deployments.contract.member import NO_SCORES
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Images, Probabilities
-from deployments.contract.rollout import SUFFIX
+from ensemble_rollout.canary.settings import SUFFIX
 from ensemble_rollout.canary.trial import Role, Trial
 from ensemble_rollout.record import Copied, Copy, Record, Trials
 from graph.pipeline.background import Background, unhurried

@@ -16,8 +16,8 @@ from msgspec import Meta
 
 from deployments.contract.caller import ADDRESS, Caller
 from deployments.contract.item import Item
-from deployments.contract.rollout import CanaryConfig, CanarySettings
 from ensemble_rollout.canary.evidence import LIMIT, Allowance, Question, Reason, Score
+from ensemble_rollout.canary.settings import CanaryConfig, CanarySettings
 from ensemble_rollout.record import Record, count_by_rightness
 from ensemble_serving.answer import Version
 from graph.features.proportion import MakesCounts, Proportion, proportion

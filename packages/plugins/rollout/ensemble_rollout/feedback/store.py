@@ -13,7 +13,7 @@ from pydantic import Field
 
 from deployments.contract.caller import MAX_ID
 from deployments.contract.errors import AlreadyLabelled, EnsembleError, UnknownLabel, UnknownRequest
-from deployments.contract.settings import Schema
+from deployments.contract.sections import Section
 from ensemble_rollout.record import ENSEMBLE, Record
 from graph.features.proportion import MakesCounts, Proportion, proportion
 
@@ -21,7 +21,7 @@ from graph.features.proportion import MakesCounts, Proportion, proportion
 MAX_QUOTED = 40
 
 
-class FeedbackSettings(Schema):
+class FeedbackSettings(Section):
     """How many predictions are kept, and for how long. Images are not kept."""
 
     max_requests: int = Field(

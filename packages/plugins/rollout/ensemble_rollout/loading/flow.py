@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, MutableMapping
+from collections.abc import Collection
 from typing import Any, TypeVar
 
 from deployments.contract.batch import Batch
@@ -10,7 +10,8 @@ from deployments.contract.errors import ConfigurationError, Unloaded
 from deployments.contract.member import NO_SCORES
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Probabilities
-from graph.sections import LoadingSettings
+from ensemble_rollout.loading.settings import LoadingSettings
+from graph.features.feature import Site
 
 NEEDED = "the quorum needs it; load another member first, or lower ensemble.quorum"
 
@@ -24,11 +25,9 @@ class UnloadGate:
         names: the members that can be loaded and unloaded.
     """
 
-    def __init__(
-        self, names: Collection[str], spare: int, versions: MutableMapping[str, str], loaded: MutableMapping[str, int]
-    ) -> None:
-        """Set those members, how many members the quorum can do without, and where versions are noted; see `Site`."""
-        self.names, self._spare, self._versions, self._loaded = names, spare, versions, loaded
+    def __init__(self, names: Collection[str], spare: int, site: Site) -> None:
+        """Set those members, how many members the quorum can do without, and where changes are noted."""
+        self.names, self._spare, self._site = names, spare, site
         self._settings = LoadingSettings()
 
     @property
@@ -39,9 +38,11 @@ class UnloadGate:
     @settings.setter
     def settings(self, settings: LoadingSettings) -> None:
         self._settings = settings
-        self._versions.update({name: str(version) for name, version in settings.loaded.items()})
-        self._loaded.clear()
-        self._loaded.update(settings.loaded)
+        self._site.versions.update({name: str(version) for name, version in settings.loaded.items()})
+        self._site.pinned.clear()
+        self._site.pinned.update(settings.loaded)
+        self._site.left_out.clear()
+        self._site.left_out.update({name: Unloaded(f"member {name!r} is unloaded") for name in settings.unloaded})
 
     def check(self, settings: LoadingSettings) -> None:
         """Raise ConfigurationError if there is no such member, or the quorum needs one that is unloaded."""
@@ -50,15 +51,12 @@ class UnloadGate:
         if len(set(settings.unloaded)) > self._spare:
             raise ConfigurationError(f"unloaded: {list(settings.unloaded)}: {NEEDED}")
 
-    def put_before(self, nodes: Mapping[str, Node[Any, Any]]) -> dict[str, Node[Any, Any]]:
-        """Put each member that can be unloaded behind its gate; returns all nodes by name."""
-        return {name: self._before(name, node) if name in self.names else node for name, node in nodes.items()}
+    def before(self, name: str, node: Node[P, Probabilities]) -> Node[P, Probabilities]:
+        """Put a member behind its gate."""
 
-    def _before(self, name: str, node: Node[P, Probabilities]) -> Node[P, Probabilities]:
         async def gate(batch: Batch[P]) -> Batch[Probabilities]:
-            if name not in self._settings.unloaded:
+            if (error := self._site.left_out.get(name)) is None:
                 return await node(batch)
-            error = Unloaded(f"member {name!r} is unloaded")
             failed = batch.fail(dict.fromkeys(range(len(batch.items)), error))
             return Batch(NO_SCORES, failed.items)
 

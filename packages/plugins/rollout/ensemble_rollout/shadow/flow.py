@@ -16,8 +16,8 @@ from msgspec import Meta
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from deployments.contract.payload import Images
-from deployments.contract.rollout import ShadowSettings
 from ensemble_rollout.record import Copied, Record, count_by_rightness
+from ensemble_rollout.shadow.settings import ShadowSettings
 from graph.features.proportion import MakesCounts, Proportion, proportion
 from graph.pipeline.member_client import Member
 
