@@ -82,7 +82,7 @@ lock: $(VENV)/dev.installed
 		$(COMPILE) $(UPGRADE) - --output-file tests/server/shared/requirements-tritonclient.lock
 	echo 'schemathesis' | $(COMPILE) $(UPGRADE) - --output-file tests/server/shared/requirements-schemathesis.lock
 	echo 'seldon-core==1.18.2' | $(COMPILE) --no-annotate $(UPGRADE) - \
-		--output-file packages/plugins/seldon/tests/requirements-seldon.lock
+		--output-file packages/plugins/interop/tests/seldon/requirements-seldon.lock
 	# The last wheel of a perf_analyzer for a C library of before 2024, and one that brings libraries that it wants.
 	echo 'tritonclient==2.50.0 nvidia-pytriton==0.7.0' | tr ' ' '\n' | \
 		$(COMPILE) --no-deps - --output-file tests/server/shared/requirements-perf-analyzer.lock
@@ -99,10 +99,10 @@ PROTOC = $(abspath $(BIN))/uv run --no-project --with grpcio-tools==1.85.1 pytho
 	--include_imports --descriptor_set_out
 proto: $(VENV)/dev.installed
 	cd packages/client && $(PROTOC)=ensemble_serving/protocol/descriptors.binpb ensemble_serving/protocol/inference.proto
-	cd packages/plugins/rollout && $(PROTOC)=ensemble_rollout/descriptors.binpb ensemble_rollout/feedback.proto
-	cd packages/plugins/tensorflow-serving && \
-		$(PROTOC)=ensemble_tensorflow_serving/descriptors.binpb ensemble_tensorflow_serving/tensorflow_serving.proto
-	cd packages/plugins/seldon && $(PROTOC)=ensemble_seldon/descriptors.binpb -I ../tensorflow-serving ensemble_seldon/seldon.proto
+	cd packages/plugins/features && $(PROTOC)=ensemble_features/feedback/descriptors.binpb ensemble_features/feedback/feedback.proto
+	cd packages/plugins/interop && \
+		$(PROTOC)=ensemble_interop/tensorflow_serving/descriptors.binpb ensemble_interop/tensorflow_serving/tensorflow_serving.proto
+	cd packages/plugins/interop && $(PROTOC)=ensemble_interop/seldon/descriptors.binpb ensemble_interop/seldon/seldon.proto
 
 # A Jaeger that takes the traces, from Go's module proxy; needs Go.
 jaeger:

@@ -41,25 +41,23 @@ class Plugin(NamedTuple):
 # By the name of an entry point that the distribution brings.
 PLUGINS = {
     **dict.fromkeys(("https", "http", "s3", "gs", "az", "hf"), Plugin("sources", (REPOSITORIES,))),
-    "open_inference": Plugin("remote", (MEMBERS,)),
-    "onnxruntime": Plugin("onnxruntime", (MEMBERS,), needs=("remote",)),
+    "open_inference": Plugin("interop", (MEMBERS,), needs=("features",)),
+    "onnxruntime": Plugin("onnxruntime", (MEMBERS,), needs=("features", "interop")),
     "tensorflow_serving": Plugin(
-        "tensorflow-serving", (MEMBERS, PROTOCOLS), ("/v1/models", "/tensorflow.serving."), ("remote",)
+        "interop", (MEMBERS, PROTOCOLS), ("/v1/models", "/tensorflow.serving."), ("features",)
     ),
-    "seldon": Plugin(
-        "seldon", (PROTOCOLS,), ("/api/v1.0/", "/seldon.protos."), needs=("remote", "tensorflow-serving", "rollout")
-    ),
-    "feedback": Plugin("rollout", (FEATURES, PROTOCOLS), ("/feedback", "/ensemble.FeedbackService/")),
-    "page": Plugin("page", (FEATURES,), ("/", "/page/", "/stats")),
-    **{name: Plugin(name, (FEATURES,)) for name in ("cache", "cascade")},
-    **dict.fromkeys(("canary", "shadow"), Plugin("rollout", (FEATURES,))),
+    "seldon": Plugin("interop", (PROTOCOLS,), ("/api/v1.0/", "/seldon.protos."), needs=("features",)),
+    "feedback": Plugin("features", (FEATURES, PROTOCOLS), ("/feedback", "/ensemble.FeedbackService/")),
+    "page": Plugin("features", (FEATURES,), ("/", "/page/", "/stats")),
+    **dict.fromkeys(("cache", "canary", "cascade", "receipt", "shadow"), Plugin("features", (FEATURES,))),
     "loading": Plugin(
-        "rollout", (FEATURES,), ("/v2/repository/models", "/inference.GRPCInferenceService/RepositoryModel")
+        "features", (FEATURES,), ("/v2/repository/models", "/inference.GRPCInferenceService/RepositoryModel")
     ),
     "shared_memory": Plugin(
-        "shared-memory",
+        "interop",
         (PROTOCOLS,),
         ("/v2/systemsharedmemory", "/inference.GRPCInferenceService/SystemSharedMemory"),
+        ("features",),
     ),
 }
 

@@ -20,12 +20,12 @@ from deployments.contract.errors import EnsembleError
 from deployments.contract.names import COMBINER, LABELER, TRANSFORMER
 from deployments.contract.nodes import Graph, Node
 from deployments.contract.payload import PixelSets, Probabilities
+from deployments.pipeline.member_client import Member
+from deployments.pipeline.pipeline import Ensemble, Pipeline
 from deployments.serving.spec import Nodes
 from graph.app import application
 from graph.config import parse
-from graph.features.feature import Feature
-from graph.pipeline.member_client import Member
-from graph.pipeline.pipeline import Ensemble, Pipeline
+from graph.feature import Feature
 from graph.signature import resolve_signatures
 
 

@@ -15,15 +15,15 @@ from deployments.contract.names import INGRESS, MARK
 from deployments.contract.preprocessing import Preprocessing
 from deployments.ingress.single_member import MemberModelInfo
 from deployments.observe.tracing import ROOT
+from deployments.pipeline.member_client import QuorumSettings
 from deployments.serving.ingress_replica import IngressReplica
 from deployments.serving.node_replica import REMOVED_S, NodeDeployment
 from deployments.serving.spec import IngressSpec
 from graph.composition import Compose, build_graph, ensemble
 from graph.config import EnsembleConfig, parse
-from graph.features.feature import Wanted, wanted
+from graph.feature import Wanted, wanted
 from graph.placement import Factory, NodeSpec, node_specs, pinning
 from graph.rules import warnings_of_arguments
-from graph.pipeline.member_client import QuorumSettings
 from graph.signature import EnsembleSignature, resolve_signatures
 
 logger = logging.getLogger("ray.serve")

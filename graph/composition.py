@@ -9,10 +9,10 @@ from typing import Any
 from deployments.contract.names import COMBINER, LABELER, TRANSFORMER
 from deployments.contract.nodes import Graph, Node
 from deployments.ingress.single_member import MemberModelInfo, SingleMemberGraph
+from deployments.pipeline.member_client import Member, QuorumSettings
+from deployments.pipeline.pipeline import Combined, Ensemble, Intercepted, Interceptor, Pipeline
 from deployments.serving.spec import BuiltGraph, Nodes
-from graph.features.feature import Feature, Site, Stage, Wanted
-from graph.pipeline.member_client import Member, QuorumSettings
-from graph.pipeline.pipeline import Combined, Ensemble, Intercepted, Interceptor, Pipeline
+from graph.feature import Feature, Site, Stage, Wanted
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
 

@@ -109,7 +109,7 @@ def node_specs(config: EnsembleConfig, agreed: EnsembleSignature) -> dict[str, N
     def predict(member: MemberConfig) -> Factory:
         gets = agreed.interface(member.name)
         shared_by, limit = sharing(config, member), config.ingress.max_batch_size
-        return partial(make, fixed(member, agreed), shared_by, config.model_repository, gets, limit)
+        return partial(make, fixed(member, agreed).plain(), shared_by, config.model_repository, gets, limit)
 
     return {
         TRANSFORMER: NodeSpec(

@@ -18,8 +18,8 @@ from deployments.contract.sections import Fault
 from deployments.doors import FEATURES, PROTOCOLS, absent, did_you_mean, elsewhere, names
 from deployments.ingress.protocol import FUNCTION, functions
 from deployments.members.local import LocalMember
+from deployments.pipeline.member_client import PATIENT_SHARE, QuorumSettings
 from deployments.repository.address import split_model
-from graph.pipeline.member_client import PATIENT_SHARE, QuorumSettings
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
 from graph.user_config import check_user_config, with_user_config
@@ -322,7 +322,8 @@ def _found(rules: Iterable[Rule], verdict: str, root: Any, seen: Seen) -> Iterat
 
 def check_arguments(config: EnsembleConfig) -> None:
     """Raise ConfigurationError for arguments that contradict each other."""
-    _refuse([*_found(ARGUMENTS, "refused", config, Seen(config)), *filter(lambda each: each.is_refused, config.faults())])
+    of_features = (fault for fault in config.faults() if fault.is_refused)
+    _refuse([*_found(ARGUMENTS, "refused", config, Seen(config)), *of_features])
 
 
 def check_application(serve: Mapping[str, Any], application: Mapping[str, Any], seen: Seen) -> None:
@@ -338,9 +339,7 @@ def warnings_of_arguments(config: EnsembleConfig, agreed: EnsembleSignature | No
     yield from (fault for fault in config.faults(agreed) if not fault.is_refused)
 
 
-def warnings_of_application(
-    serve: Mapping[str, Any], application: Mapping[str, Any], seen: Seen
-) -> Iterator[Fault]:
+def warnings_of_application(serve: Mapping[str, Any], application: Mapping[str, Any], seen: Seen) -> Iterator[Fault]:
     """Find the fields that do nothing in a Serve config, beside one application of it or in its arguments."""
     yield from warnings_of_arguments(with_user_config(application, seen.config), seen.agreed)
     yield from _found(SERVE, "warned", {**serve, "applications": [application]}, seen)

@@ -29,10 +29,10 @@ from deployments.ingress.protocol import Protocol
 from deployments.ingress.settings import IngressSettings
 from deployments.labeler import LabelerConfig
 from deployments.members import Member
+from deployments.pipeline.member_client import QuorumSettings
 from deployments.repository.address import RepositoryAddress, parse_repository
 from deployments.repository.repository import DEFAULT_ROOT
 from deployments.transformer.transformer import TransformerConfig
-from graph.pipeline.member_client import QuorumSettings
 
 # Other paths below /v2/models than the members' names.
 TAKEN = frozenset({"ensemble", "stats"})
@@ -195,10 +195,12 @@ class EnsembleConfig(Schema):
     @property
     def twins(self) -> dict[str, tuple[MemberConfig, ...]]:
         """The other models of members that run beside the vote, by the names of the members."""
-        return {
-            member.name: tuple(each for section in member.sections for each in section.beside(member) if each is not member)
-            for member in self.members
-        }
+
+        def twins(member: MemberConfig) -> tuple[MemberConfig, ...]:
+            beside = (each for section in member.sections for each in section.beside(member))
+            return tuple(each for each in beside if each is not member)
+
+        return {member.name: twins(member) for member in self.members}
 
     @property
     def nodes(self) -> tuple[MemberConfig, ...]:
@@ -231,7 +233,7 @@ class EnsembleConfig(Schema):
 
 
 def _entry(name: str, given: Any) -> Section:
-    """Validate a feature's entry in `features`; raises ConfigurationError if it is wrong, or there is no such feature."""
+    """Validate a feature's entry; raises ConfigurationError if it is wrong, or there is no such feature."""
     try:
         return owner(name).entry().model_validate(given or {})
     except ValidationError as err:

@@ -19,10 +19,10 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from deployments.contract.errors import ConfigurationError
+from deployments.pipeline.member_client import QuorumSettings
 from ensemble_models.options import FILE, Command, option
 from graph.config import EnsembleConfig
-from graph.features.feature import wanted
-from graph.pipeline.member_client import QuorumSettings
+from graph.feature import wanted
 from scripts import configuration, keys
 from scripts.errors import ScriptError
 from scripts.shipped import CHECKOUT

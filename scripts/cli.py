@@ -41,8 +41,8 @@ class Command(NamedTuple):
 ENTRY_POINTS = "ensemble_serving.commands"
 # In a checkout: the folders of each distribution, behind the folders of the distributions that it needs.
 MODELS = ("packages/client", "packages/plugins/sources", "packages/models")
-CAPACITY = (*MODELS, "packages/plugins/remote", "packages/plugins/tensorflow-serving", "packages/capacity")
-LAB = (*CAPACITY, *(f"packages/plugins/{name}" for name in ("rollout", "seldon", "shared-memory", "page")), "lab")
+CAPACITY = (*MODELS, "packages/plugins/features", "packages/plugins/interop", "packages/capacity")
+LAB = (*CAPACITY, "lab")
 # What this project's other distributions bring.
 ELSEWHERE = {
     "ensemble-models": (

@@ -25,6 +25,7 @@ from scripts.errors import ScriptError
 
 if TYPE_CHECKING:
     from deployments.contract.sections import Fault
+    from deployments.members.local import LocalMember
     from graph.config import EnsembleConfig
     from graph.signature import EnsembleSignature
 
@@ -157,7 +158,7 @@ def check(
     Raises:
         ConfigurationError: the application can't be built, or an entry of its `deployments` belongs to no deployment.
     """
-    from graph.features.feature import wanted
+    from graph.feature import wanted
     from graph.signature import resolve_signatures
 
     config = check_arguments(application, serve)
@@ -207,6 +208,7 @@ def replicas_at_start(deployment: Mapping[str, Any]) -> int:
 
 def doubts(config: EnsembleConfig, agreed: EnsembleSignature) -> Iterator[str]:
     """State the assumptions about members whose files do not describe them."""
+    from deployments.members.local import LocalMember
     from deployments.members.openvino import OpenVino
 
     for member in config.members:
@@ -216,11 +218,26 @@ def doubts(config: EnsembleConfig, agreed: EnsembleSignature) -> Iterator[str]:
                 f"{agreed.preprocessing[member.name].key} pixels, BGR, from 0 to 255 as they are, and a softmax if its "
                 "scores are no probabilities. Answers are wrong if it takes others; `ensemble prepare` finds out"
             )
+    for member in config.members:
+        if isinstance(member, LocalMember) and member.version is None:
+            yield from _rolled_back(member, config)
     for name in agreed.unlabelled:
         yield (
             f"{name} names no classes: those of the other members are taken, in that order, and answers are wrong if "
             "its own order is another; `ensemble check` measures it"
         )
+
+
+def _rolled_back(member: LocalMember, config: EnsembleConfig) -> Iterator[str]:
+    """Warn of higher versions than the served one, which the member would serve if they were not rolled back."""
+    repository, name = member.repository_and_name(config.model_repository)
+    served = member.find(config.model_repository).version
+    for version, why in repository.rolled_back(name).items():
+        if version > served:
+            yield (
+                f"{member.name} serves version {served}, because version {version} was rolled back ({why}); "
+                f"`version: {version}` serves it nevertheless, and rolled-back.txt beside the model forgets it"
+            )
 
 
 class Checks:

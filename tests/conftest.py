@@ -37,7 +37,7 @@ def repository(tmp_path_factory):
 
 @pytest.fixture
 def without_plugins(monkeypatch):
-    """As where no package of packages/plugins is installed."""
+    """As where no distribution of packages/plugins is installed."""
     packages = tuple(f"ensemble_{plugin.extra.replace('-', '_')}." for plugin in doors.PLUGINS.values())
 
     def entry_points(**which):

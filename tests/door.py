@@ -14,10 +14,10 @@ from deployments.ingress.ingress import Ingress
 from deployments.ingress.protocol import Service
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
-from ensemble_rollout.feedback.feature import Feedback
-from ensemble_rollout.loading.feature import Loading
+from ensemble_features.feedback.feature import Feedback
+from ensemble_features.loading.feature import Loading
 from graph.config import parse
-from graph.features.feature import Site
+from graph.feature import Site
 from graph.signature import EnsembleSignature
 
 # As they are in an application whose configuration names no operators and has no feedback.

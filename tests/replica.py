@@ -11,8 +11,8 @@ import httpx
 
 from deployments.ingress.listeners.http import HttpListener
 from deployments.serving import ingress_replica as ingress
-from ensemble_rollout.feedback import feature as feedback
-from ensemble_shared_memory import protocol as shared_memory
+from ensemble_features.feedback import feature as feedback
+from ensemble_interop.shared_memory import protocol as shared_memory
 from graph.app import build
 
 CONTEXT = SimpleNamespace(

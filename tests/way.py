@@ -32,7 +32,7 @@ from deployments.serving import node_replica
 from deployments.serving.node_replica import NodeDeployment
 from graph.composition import build_graph, ensemble
 from graph.config import EnsembleConfig, parse
-from graph.features.feature import wanted
+from graph.feature import wanted
 from graph.placement import NodeSpec, node_specs
 from graph.signature import resolve_signatures
 

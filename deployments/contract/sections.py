@@ -149,6 +149,12 @@ class Extensible(Schema):
         """Return the value of a feature's field by name, for a reader that does not know the feature; None if unset."""
         return next((getattr(each, name) for each in self._sections if name in type(each).model_fields), None)
 
+    def plain(self) -> Self:
+        """Return a copy without features' sections, for a process that has no features."""
+        copy = self.model_copy()
+        copy._sections = ()
+        return copy
+
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         found = handler(core)

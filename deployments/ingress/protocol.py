@@ -10,12 +10,11 @@ import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from deployments.contract.errors import ConfigurationError, EnsembleError, NotFound, NotReady
 from deployments.doors import PROTOCOLS, absent, find_class, names
 from deployments.ingress.error_style import AS_OBJECT, ErrorStyle
-from deployments.ingress.served import Served, Serves
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import ServiceDescriptor
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from deployments.ingress.ingress import Ingress
     from deployments.ingress.routes import Calls, Routes
     from deployments.ingress.single_member import MemberModelInfo
+    from deployments.reconfigure import Section
 
 # The functions that `grpc_servicer_functions` may list: one for each protocol, by its name, and one for all.
 FUNCTION = "deployments.protocol.services.add_{}"
@@ -97,6 +97,55 @@ class Protocol:
     def tensor_store(self, service: Service) -> TensorStore | None:
         """Return where clients may keep tensors of the Open Inference Protocol, if it brings such a place."""
         return None
+
+
+class Report(NamedTuple):
+    """Figures for `/stats`.
+
+    Attributes:
+        model: the type of what `read` returns, for the OpenAPI document.
+        read: returns the figures since the start.
+    """
+
+    model: Any
+    read: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a feature serves.
+
+    Attributes:
+        routes: HTTP routes by path.
+        calls: the gRPC methods of a protocol's services, by `<service>/<method>`.
+        handles: methods for callers with a handle, by name.
+        headers: the headers of a request that it reads, in small letters.
+        announces: the extensions of the Open Inference Protocol that it serves.
+        not_serving: the full names of gRPC services that refuse every call, because it is off.
+    """
+
+    routes: Routes = field(default_factory=dict)
+    calls: Calls = field(default_factory=dict)
+    handles: Mapping[str, Callable[..., Awaitable[Any]]] = field(default_factory=dict)
+    headers: Sequence[str] = ()
+    announces: Sequence[str] = ()
+    not_serving: Collection[str] = ()
+
+
+class Serves:
+    """The base of features, as far as the ingress knows them.
+
+    Attributes:
+        live: what the sections of `user_config` change while it serves, by section, or by section and name.
+        reports: figures by the name of their field in `/stats`.
+    """
+
+    live: Mapping[str, Section] = {}
+    reports: Mapping[str, Report] = {}
+
+    def serve(self, service: Service) -> Served:
+        """Return what it serves; called once, when the ingress is complete."""
+        return Served()
 
 
 def resolve(named: Iterable[str] = ()) -> tuple[type[Protocol], ...]:

@@ -108,7 +108,7 @@ class VersionedModel:
                 raise ConfigurationError(f"members: {self.name!r}: version {model.version}: {err}") from err
             return self._load(model)
         error: ConfigurationError | None = None
-        for version in reversed(self._repository.versions(self._model_name)):
+        for version in reversed(self._available()):
             try:
                 return self._load_checked(self._repository.find(self._model_name, version))
             except (ConfigurationError, ModelError) as err:
@@ -209,9 +209,13 @@ class VersionedModel:
         if self._settings.version is not None:
             return self._settings.version
         if self._config.version_policy == "latest":
-            available = self._repository.versions(self._model_name)
-            return max([self.version, *(version for version in available if not self._is_refused(version))])
+            return max([self.version, *(version for version in self._available() if not self._is_refused(version))])
         return self._first_version
+
+    def _available(self) -> list[int]:
+        """List the versions that the policy `latest` may serve, ascending."""
+        rolled_back = self._repository.rolled_back(self._model_name)
+        return [version for version in self._repository.versions(self._model_name) if version not in rolled_back]
 
     def _is_refused(self, version: int) -> bool:
         """Return whether a version was refused, and its files have not changed since."""

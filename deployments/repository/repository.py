@@ -28,6 +28,8 @@ from deployments.repository.errors import ModelError
 DEFAULT_ROOT = Path(__file__).resolve().parents[2] / "models"
 METADATA = "metadata.json"
 LABELS = "labels.txt"
+# Beside a model's versions: the numbers of those that were rolled back, a number a line, and why behind it.
+ROLLED_BACK = "rolled-back.txt"
 # The name of a model, a member or a deployment.
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 MAX_NAME_LENGTH = 64
@@ -102,6 +104,13 @@ class Model:
     def source(self) -> dict[str, Any]:
         """The entry `source` of `metadata.json`: how `ensemble` made the model; empty for one from elsewhere."""
         return self._entry("source")
+
+    @property
+    def variant_of(self) -> int:
+        """The version that it was quantized or calibrated from; of any other version, its own number."""
+        # Earlier releases wrote the number only into the source of a quantized version.
+        number = self.metadata.get("variant_of", self.source.get("version"))
+        return number if isinstance(number, int) else self.version
 
     def _entry(self, name: str) -> dict[str, Any]:
         described = self.metadata.get(name, {})
@@ -181,8 +190,30 @@ def versions(root: Path, name: str) -> list[int]:
     return sorted(int(entry.name) for entry in folder.iterdir() if VERSION.fullmatch(entry.name) and entry.is_dir())
 
 
+def rolled_back(root: Path, name: str) -> dict[int, str]:
+    """Read which versions of a model were rolled back, and why; empty if none was."""
+    try:
+        lines = (root / name / ROLLED_BACK).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    entries = (line.partition(" ") for line in lines)
+    return {int(number): why for number, _, why in entries if VERSION.fullmatch(number)}
+
+
+def remember_rollback(root: Path, name: str, version: int, why: str) -> None:
+    """Note that a version was rolled back, so that "the highest version" is another one; raises OSError."""
+    if version not in rolled_back(root, name):
+        with (root / name / ROLLED_BACK).open("a", encoding="utf-8") as stream:
+            stream.write(f"{version} {' '.join(why.split())}\n")
+
+
+def served_without_version(root: Path, name: str) -> int | None:
+    """Return the highest version that was not rolled back, which a member without `version` serves; None if none is."""
+    return max(set(versions(root, name)) - rolled_back(root, name).keys(), default=None)
+
+
 def find(root: Path, name: str, version: int | None = None) -> Model:
-    """Find a model; without a version, the highest.
+    """Find a model; without a version, the highest that was not rolled back.
 
     Raises:
         ModelError: no such folder, model or version, no model file in it, or malformed metadata.
@@ -193,7 +224,11 @@ def find(root: Path, name: str, version: int | None = None) -> Model:
             raise ModelError(f"there is no folder {root.absolute()}, in which model {name!r} would be")
         known = sorted(entry.name for entry in root.iterdir() if versions(root, entry.name))
         raise ModelError(f"no model {name!r} in the repository {root}; it has {known or 'none'}")
-    chosen = available[-1] if version is None else version
+    chosen = served_without_version(root, name) if version is None else version
+    if chosen is None:
+        raise ModelError(
+            f"every version of model {name!r} was rolled back; name one, or edit {root / name / ROLLED_BACK}"
+        )
     if chosen not in available:
         raise ModelError(f"model {name!r} has no version {chosen}; it has {available}")
     return read(name, chosen, root / name / str(chosen))
@@ -219,6 +254,19 @@ class Repository(ABC):
     def versions(self, name: str) -> list[int]:
         """List the versions of a model, ascending; empty if there is no such model."""
 
+    def rolled_back(self, name: str) -> dict[int, str]:
+        """Return the versions of a model that were rolled back, and why; only a folder remembers them."""
+        return {}
+
+    def variants(self, name: str, version: int) -> list[Model]:
+        """Find a version, and the versions that were quantized or calibrated from it, ascending.
+
+        Raises:
+            ModelError: one of them is damaged.
+        """
+        every = (self.find(name, each) for each in self.versions(name) if each not in self.rolled_back(name))
+        return [model for model in every if version in {model.version, model.variant_of}]
+
     @abstractmethod
     def stamp(self, name: str, version: int) -> Stamp:
         """Return what changes with the files of a version; empty while files of it are being replaced."""
@@ -240,6 +288,10 @@ class Folder(Repository):
     def versions(self, name: str) -> list[int]:
         """See `versions`."""
         return versions(self._root, name)
+
+    def rolled_back(self, name: str) -> dict[int, str]:
+        """See `rolled_back`."""
+        return rolled_back(self._root, name)
 
     def stamp(self, name: str, version: int) -> Stamp:
         """See `Repository.stamp`."""

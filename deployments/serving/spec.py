@@ -10,7 +10,7 @@ from deployments.contract.errors import EnsembleError
 from deployments.contract.nodes import Graph, Node
 from deployments.cpus import Pinning
 from deployments.ingress.access import AccessConfig
-from deployments.ingress.served import Serves
+from deployments.ingress.protocol import Serves
 from deployments.ingress.settings import IngressSettings
 from deployments.ingress.single_member import MemberModelInfo
 

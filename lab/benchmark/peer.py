@@ -14,7 +14,7 @@ import yaml
 
 from ensemble_capacity.load.protocols import Protocol
 from ensemble_capacity.load.tensors import OpenInference
-from ensemble_remote.tensors import Tensor
+from ensemble_interop.remote.tensors import Tensor
 from ensemble_serving.transports import Request
 from lab.benchmark.workloads import CACHE
 from scripts.errors import ScriptError

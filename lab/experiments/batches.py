@@ -13,7 +13,7 @@ from deployments.cpus import available_cpus
 from ensemble_capacity.load.load import Closed, Target
 from ensemble_capacity.load.measure import Duration, measure
 from ensemble_capacity.load.tensors import OpenInference
-from ensemble_remote.tensors import Tensor
+from ensemble_interop.remote.tensors import Tensor
 from ensemble_serving.transports import Request
 from lab.benchmark.limit import Limit, Setting
 from lab.benchmark.systems import OURS, URLS, running

@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ensemble_remote.open_inference import infer_body, infer_message
-from ensemble_remote.tensors import BYTES, Content
-from ensemble_seldon import seldon_pb2 as seldon
+from ensemble_interop.remote.open_inference import infer_body, infer_message
+from ensemble_interop.remote.tensors import BYTES, Content
+from ensemble_interop.seldon import seldon_pb2 as seldon
+from ensemble_interop.tensorflow_serving import tensorflow_serving_pb2 as tf
 from ensemble_serving.transports import NoResponse, Request, once
-from ensemble_tensorflow_serving import tensorflow_serving_pb2 as tf
 from lab.benchmark.workloads import changed
 from scripts.errors import ScriptError
 

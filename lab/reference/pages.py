@@ -18,8 +18,8 @@ from unittest.mock import patch
 
 from deployments.contract.errors import EnsembleError, errors_by_code
 from deployments.serving.ingress_replica import IngressReplica
+from ensemble_features.feedback.feature import Feedback
 from ensemble_models.options import Table
-from ensemble_rollout.feedback.feature import Feedback
 from ensemble_serving import Client, NoResponse, ResponseTimeout
 from graph import app
 from scripts.cli import Command, groups

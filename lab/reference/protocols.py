@@ -12,15 +12,14 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescript
 from deployments.contract.batch import Batch
 from deployments.ingress.http import documents
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.protocol import Service, services
-from deployments.ingress.served import Served, Serves
+from deployments.ingress.protocol import Served, Serves, Service, services
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
-from ensemble_page import live
-from ensemble_page.stats import Stats
-from ensemble_rollout.feedback import labels as feedback
-from ensemble_rollout.loading import feature as loading
-from ensemble_rollout.loading.feature import ModelControl
+from ensemble_features.feedback import labels as feedback
+from ensemble_features.loading import feature as loading
+from ensemble_features.loading.feature import ModelControl
+from ensemble_features.page import live
+from ensemble_features.page.stats import Stats
 from lab.reference.pages import code, first_paragraph, kind, table
 
 # Of an error, in the description of a status.

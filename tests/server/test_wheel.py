@@ -25,10 +25,7 @@ from tests.server.server import Server, post
 from tests.server.test_own_models import Drawn, drawn_images
 
 # What is built into wheels, by the name of the distribution.
-PLUGINS = {
-    f"ensemble_{path.name.replace('-', '_')}": f"packages/plugins/{path.name}"
-    for path in ROOT.glob("packages/plugins/*/")
-}
+PLUGINS = {f"ensemble_{path.name}": f"packages/plugins/{path.name}" for path in ROOT.glob("packages/plugins/*/")}
 FOLDERS = {
     "ensemble_serving": ".",
     **{f"ensemble_{name}": f"packages/{name}" for name in ("client", "models", "capacity")},
@@ -161,16 +158,14 @@ def test_what_a_package_brings_that_is_not_installed_names_it(python, tmp_path):
     command = [python.with_name("ensemble"), "deploy", "my.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
-    told = (
-        "is part of ensemble-tensorflow-serving, which is not installed here; pip install 'ensemble-serving[tensorflow"
-    )
+    told = "is part of ensemble-interop, which is not installed here; pip install 'ensemble-serving[interop]'"
     assert told in done.stderr
 
 
 @pytest.fixture(scope="module")
 def with_models(python, wheels, tmp_path_factory):
     """The variables of an environment with the wheels of the commands for models, and of the page, beside it."""
-    beside, others = tmp_path_factory.mktemp("beside"), (wheels["ensemble_models"], wheels["ensemble_page"])
+    beside, others = tmp_path_factory.mktemp("beside"), (wheels["ensemble_models"], wheels["ensemble_features"])
     uv("pip", "install", "--no-deps", "--python", python, "--target", beside, *others)
     return {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(beside)}
 

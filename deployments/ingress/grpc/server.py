@@ -16,7 +16,7 @@ from deployments.contract.item import TRACE_ID
 from deployments.doors import absent_at
 from deployments.ingress.callers import caller, check_once
 from deployments.ingress.grpc.wire import decoded
-from deployments.ingress.protocol import Protocol, Service, merged
+from deployments.ingress.protocol import Protocol, Service
 from deployments.ingress.routes import Answered, Context, Rpc
 from deployments.observe.observer import Call
 from deployments.observe.tracing import Trace

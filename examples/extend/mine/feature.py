@@ -6,9 +6,9 @@ import msgspec
 from pydantic import Field
 
 from deployments.contract.sections import Section
-from deployments.ingress.served import Report
-from graph.features.feature import Feature, Site
-from graph.pipeline.pipeline import Answered, InFlight, Interceptor
+from deployments.ingress.protocol import Report
+from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
+from graph.feature import Feature, Site
 
 
 class Counts(msgspec.Struct):

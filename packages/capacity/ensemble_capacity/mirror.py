@@ -16,12 +16,12 @@ import numpy as np
 from msgspec.structs import replace
 from tqdm import tqdm
 
+from deployments.contract.proportion import wilson
 from ensemble_capacity.recording import SUFFIX, Recorded
 from ensemble_models.client import KEY, NO_ANSWER, no_answer
 from ensemble_models.options import FILE, Command, file_options, option, write_files
 from ensemble_models.statistics import verdict
 from ensemble_serving import Client, EnsembleError, NoResponse
-from graph.features.proportion import wilson
 from scripts.errors import ScriptError
 
 # Requests in flight; further ones wait, and are late.

@@ -16,9 +16,9 @@ from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import Item
 from deployments.contract.options import NOTHING
 from deployments.contract.sections import Section
+from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
 from deployments.private import changeable_by_others, is_private
-from graph.features.feature import Feature, Site
-from graph.pipeline.pipeline import Answered, InFlight, Interceptor
+from graph.feature import Feature, Site
 
 logger = logging.getLogger("ray.serve")
 SUFFIX, MB = ".jsonl", 1_000_000

@@ -15,11 +15,11 @@ from deployments.contract.caller import Caller
 from deployments.contract.errors import ConfigurationError, InferenceFailed
 from deployments.contract.item import Item, Note, Step
 from deployments.contract.options import Options
+from deployments.pipeline.pipeline import InFlight
 from ensemble_capacity import mirror
 from ensemble_capacity.recording import MB, Recorded, Recording
 from graph.config import parse
-from graph.features.feature import wanted
-from graph.pipeline.pipeline import InFlight
+from graph.feature import wanted
 from packages.capacity.tests.plan.profiles import application
 from tests.local_servers import HttpServer, Reply
 

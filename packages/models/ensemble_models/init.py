@@ -30,7 +30,7 @@ applications:
     args:
       model_repository: {repository}  # <name>/<version>/; a relative path is relative to this file's folder
 {ensemble}      transformer: {{placement: inline}}
-      members:
+      members:  # a version that is written later is not served before `version` names it
 {members}
       combiner: {{placement: inline}}
       labeler: {{placement: inline}}
@@ -48,15 +48,18 @@ def write(file: Path, repository: Path, members: list[str]) -> None:
         ConfigurationError: a model is missing, or the models don't fit together.
     """
     folder, target = repository.resolve(), file.resolve().parent
+    application = {"args": {"model_repository": str(folder), "members": [{"name": name} for name in members]}}
+    config, agreed = configuration.check(application)
+    lines = [
+        f"        - {{name: {_in_yaml(name)}, version: {agreed.versions[name]}, placement: inline}}" for name in members
+    ]
     text = TEXT.format(
         file=file,
         import_path=configuration.IMPORT_PATH,
         repository=_in_yaml(os.path.relpath(folder, target) if folder.is_relative_to(target) else str(folder)),
         ensemble=QUORUM if len(members) > 1 else "",
-        members="\n".join(f"        - {{name: {_in_yaml(name)}, placement: inline}}" for name in members),
+        members="\n".join(lines),
     )
-    application = {"args": {"model_repository": str(folder), "members": [{"name": name} for name in members]}}
-    config, agreed = configuration.check(application)
     with file.open("x", encoding="utf-8") as stream:
         stream.write(text)
     for member in config.members:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -13,11 +14,11 @@ from ensemble_models.writing import write_metadata
 from scripts.errors import ScriptError
 
 
-def rename(models: list[Model], file: Path) -> None:
+def rename(models: list[Model], file: Path, permute: bool = False) -> None:
     """Give the classes of models the names in a file, of all models or of none.
 
     Raises:
-        ScriptError: there are more or fewer names than classes.
+        ScriptError: there are more or fewer names than classes, or names change places and `permute` is false.
         ModelError: a model is damaged, or a class has no name.
     """
     names = read_labels(file)
@@ -26,6 +27,12 @@ def rename(models: list[Model], file: Path) -> None:
         if len(names) != (count := class_count(load(model))):
             raise ScriptError(
                 f"{file} has {len(names)} names; version {model.version} of {model.name!r} has {count} classes"
+            )
+        if (moved := moves(model.labels or (), names)) and not permute:
+            shown = "; ".join(f"{old!r} becomes {new!r}" for old, new in moved[:3])
+            raise ScriptError(
+                f"{file} gives {len(moved)} classes of version {model.version} of {model.name!r} names that other "
+                f"classes have now ({shown}): answers change their meaning. --permute allows it, if the order is wrong"
             )
     for model in models:
         if model.metadata:
@@ -37,24 +44,31 @@ def rename(models: list[Model], file: Path) -> None:
         )
 
 
+def moves(old: Sequence[str], new: Sequence[str]) -> list[tuple[str, str]]:
+    """List the classes, by old and new name, whose new name is another class' old one."""
+    return [(before, after) for before, after in zip(old, new, strict=False) if before != after and after in old]
+
+
 @click.command("labels", cls=Command)
 @click.argument("name")
 @option("--labels", type=FILE, metavar="FILE", help="The new names, a name on each line.")
 @option("--version", type=POSITIVE, help="Version to rename, default: all; to print, default: the highest.")
+@option("--permute", is_flag=True, help="Allow names that change places: the order was wrong.")
 @repository_option
-def main(name: str, labels: Path | None, version: int | None, repository: Path) -> None:
+def main(name: str, labels: Path | None, version: int | None, permute: bool, repository: Path) -> None:
     """Print the class names of a model of the repository, or rename them.
 
     ensemble labels mine > labels.txt
     ensemble labels mine --labels labels.txt      # once you have edited it: a name on each line, in order of index
 
     A name of several classes gets the class's index behind it. The command renames all versions of the model, or the
-    version in `--version`. A server shows the new names after a restart or `ensemble deploy`.
+    version in `--version`. It refuses names that change places without `--permute`. A server shows the new names after
+    a restart or `ensemble deploy`.
     """
     latest = find(repository, name, version)
     if labels is not None:
         every = versions(repository, name) if version is None else [version]
-        rename([find(repository, name, each) for each in every], labels)
+        rename([find(repository, name, each) for each in every], labels, permute)
     elif latest.labels is None:
         raise ScriptError(f"the classes of {name!r} have no names; --labels FILE names them")
     else:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deployments.contract.payload import Probabilities
-from graph.features.proportion import Z, wilson
+from deployments.contract.proportion import Z, wilson
 from scripts.errors import ScriptError
 
 # The index of each image's class, int64 [N].

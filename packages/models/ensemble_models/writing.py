@@ -40,9 +40,10 @@ def input_metadata(size: tuple[int, int], crop_ratio: float) -> dict[str, Any]:
 
 
 def derived_metadata(source: Model, precision: str, wanted: Preprocessing) -> dict[str, Any]:
-    """Collect the metadata of a version that is made of another one: its precision, its classes and its input."""
+    """Collect the metadata of a variant, a version that is made of another one: its precision, classes and input."""
     return {
         "precision": precision,
+        "variant_of": source.variant_of,
         **({"classes": list(source.labels)} if source.labels else {}),
         "input": {**input_metadata(wanted.size, wanted.crop_ratio), **source.input},
     }
@@ -128,8 +129,14 @@ def write_version(
 
 
 def describe(folder: Path) -> str:
-    """Describe a version in a line: its folder and the size of its weights."""
-    return f"{folder} ({(folder / WEIGHTS).stat().st_size / 1e3:,.0f} kB of weights, {METADATA} beside them)"
+    """Describe a version that was written: its folder, the size of its weights, and where it is in force, and when."""
+    name, number = folder.parent.name, folder.name
+    size = f"{(folder / WEIGHTS).stat().st_size / 1e3:,.0f} kB of weights, {METADATA} beside them"
+    return (
+        f"{folder} ({size})\nin force: a member of model {name} without `version` serves version {number} from its "
+        f"next start or `ensemble deploy`, with `version_policy: latest` within seconds; another one needs "
+        f"`version: {number}`"
+    )
 
 
 def _swap(staged: Path, target: Path) -> None:

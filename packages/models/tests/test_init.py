@@ -26,7 +26,7 @@ def test_it_writes_what_can_be_served(tmp_path, monkeypatch, capsys):
     assert "wrote my.yaml, with 8 classes; serve it: ensemble serve my.yaml" in capsys.readouterr().out
     [application] = yaml.safe_load((tmp_path / "my.yaml").read_text())["applications"]
     assert application["args"]["model_repository"] == "models"
-    assert "- {name: one, placement: inline}" in (tmp_path / "my.yaml").read_text()
+    assert "- {name: one, version: 1, placement: inline}" in (tmp_path / "my.yaml").read_text()
     written, _ = check(read(tmp_path / "my.yaml")["applications"][0])
     assert [member.name for member in written.members] == ["one", "two"]
     assert (written.ensemble.quorum, written.ensemble.patience_ms) == (1, 3000)

@@ -62,3 +62,16 @@ def test_an_underscore_stands_for_a_slash_in_a_folder_s_name(tmp_path: Path) -> 
     (tmp_path / "images" / "box _ carton").mkdir(parents=True)
     (tmp_path / "images" / "box _ carton" / "1.jpg").touch()
     assert truth(Dataset.open(tmp_path / "images"), find(tmp_path, "m")).tolist() == [1]
+
+
+def test_names_that_change_places_need_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same names in another order were "renamed", and the ensemble fell from 61.8 to 44.8 %."""
+    add(tmp_path, "m", constant([1, 0, 0]), "FP16")
+    file = tmp_path / "labels.txt"
+    for names in ("cat\nbird\ndog\n", "dog\nfox\nowl\n"):
+        file.write_text(names)
+        with pytest.raises(SystemExit, match=r"'bird' becomes '(cat|dog)'.*--permute"):
+            run(monkeypatch, "m", "--repository", tmp_path, "--labels", file)
+        assert find(tmp_path, "m").labels == ("bird", "cat", "dog")
+    run(monkeypatch, "m", "--repository", tmp_path, "--labels", file, "--permute")
+    assert find(tmp_path, "m").labels == ("dog", "fox", "owl")

@@ -5,10 +5,10 @@ import sys
 import msgspec
 import pytest
 
+from deployments.contract.proportion import proportion
 from ensemble_models.dataset import Dataset
 from ensemble_models.shadow import ask, judged, main, of_canary, sentences
 from ensemble_models.statistics import chance, needed, verdict
-from graph.features.proportion import proportion
 from scripts.errors import ScriptError
 from tests.local_servers import HttpServer, Reply, refusal
 

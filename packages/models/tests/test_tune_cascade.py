@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from graph.sections import EnsembleSettings
 
 from deployments.combiner import Combiner, CombinerSettings
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
+from deployments.pipeline.member_client import Member
 from deployments.repository.repository import find, sha256
-from ensemble_cascade.flow import Cascade
+from ensemble_features.cascade.flow import Cascade
 from ensemble_models.costs import costs
 from ensemble_models.ensembles import Members
 from ensemble_models.statistics import Interval
 from ensemble_models.tune_cascade import Choice, choose, main, orders, report
-from graph.pipeline.member_client import Member
-from graph.sections import EnsembleSettings
 from packages.models.tests.tiny import Draw, add, constant
 from scripts.errors import ScriptError
 

@@ -8,7 +8,7 @@ import grpc
 import httpx
 import pytest
 
-from ensemble_rollout import feedback_pb2 as pb
+from ensemble_features.feedback import feedback_pb2 as pb
 from tests.pictures import encode, grey
 from tests.server.clients import Grpc, infer_request
 from tests.server.flows.conftest import SURE, UNSURE

@@ -10,9 +10,9 @@ from deployments.contract.member import MemberInterface
 from deployments.contract.preprocessing import AsSent, Preprocessing
 from deployments.members.openvino import OpenVino
 from deployments.repository.repository import DEFAULT_ROOT
+from ensemble_interop.remote.open_inference import OpenInference
+from ensemble_interop.tensorflow_serving.member import TensorFlowServing
 from ensemble_models.dataset import decode
-from ensemble_remote.open_inference import OpenInference
-from ensemble_tensorflow_serving.member import TensorFlowServing
 from tests.batches import batch
 from tests.conftest import ROOT
 from tests.server.load import Load

@@ -14,9 +14,9 @@ from deployments.repository.repository import DEFAULT_ROOT
 from ensemble_capacity.load import __main__ as load
 from ensemble_capacity.load.load import Closed
 from ensemble_capacity.load.measure import Duration, measure
+from ensemble_interop.remote.open_inference import OpenInference
+from ensemble_interop.tensorflow_serving.member import TensorFlowServing
 from ensemble_models.dataset import decode
-from ensemble_remote.open_inference import OpenInference
-from ensemble_tensorflow_serving.member import TensorFlowServing
 from tests import pictures
 from tests.batches import batch, errors, notes
 from tests.conftest import ROOT

@@ -9,7 +9,7 @@ from deployments.contract.member import MemberConfig
 from deployments.doors import COMBINERS, FEATURES, MEMBERS, absent, absent_at, find, find_class, names
 from deployments.members.openvino import OpenVino
 from graph.config import parse
-from graph.features.feature import wanted
+from graph.feature import wanted
 
 
 @pytest.fixture
@@ -49,10 +49,8 @@ def test_a_name_that_nothing_has_is_told(mine, name, message):
 def test_what_installs_a_package_installs_what_it_needs_of_this_project_too():
     *_, hint = absent("seldon").partition("pip install ")
     assert [folder.rpartition("/")[2] for folder in hint.split(" -e ")] == [
-        "remote",
-        "tensorflow-serving",
-        "rollout",
-        "seldon",
+        "features",
+        "interop",
     ]
 
 
@@ -66,7 +64,7 @@ PATHS = (
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_path_of_a_feature_that_is_not_installed_says_what_brings_it(path, without_plugins):
-    assert "is part of ensemble-rollout, which is not installed here; pip install" in absent_at(path)
+    assert "is part of ensemble-features, which is not installed here; pip install" in absent_at(path)
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/v2/repository/index", "/inference.GRPCInferenceService/RepositoryIndex"])

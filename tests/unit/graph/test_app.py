@@ -2,10 +2,10 @@ import pytest
 from ray.serve import Application
 
 from deployments.contract.errors import ConfigurationError
-from ensemble_cache.feature import Caching
-from ensemble_cascade.feature import Cascading
-from ensemble_rollout.feedback.feature import Feedback
-from ensemble_rollout.loading.feature import Loading
+from ensemble_features.cache.feature import Caching
+from ensemble_features.cascade.feature import Cascading
+from ensemble_features.feedback.feature import Feedback
+from ensemble_features.loading.feature import Loading
 from examples import own_build
 from graph.app import build
 from tests.networks import constant, store

@@ -12,6 +12,8 @@ from typing import get_args
 import numpy as np
 import pytest
 import yaml
+from deployments.contract.rollout import ShadowSettings
+from graph.sections import LoadingSettings
 from pydantic import BaseModel
 from ray.serve.schema import HTTPOptionsSchema, gRPCOptionsSchema
 
@@ -22,26 +24,24 @@ from deployments.contract.item import Item
 from deployments.contract.member import MemberConfig, MemberInterface
 from deployments.contract.options import Options
 from deployments.contract.preprocessing import Preprocessing
-from deployments.contract.rollout import ShadowSettings
 from deployments.doors import MEMBERS, find_class, names
 from deployments.ingress.keys import digest
 from deployments.ingress.listeners.slot import APPLICATION, FUNCTIONS
 from deployments.members.versioned import VersionSettings
-from ensemble_cache.stores import CacheSettings, open_store
-from ensemble_cascade.feature import Cascading
-from ensemble_cascade.flow import LoadState
-from ensemble_page.feature import PageSettings
-from ensemble_remote.client import CallError
-from ensemble_remote.tensors import TensorSettings, bind, convert_pixels
-from ensemble_rollout.feedback.store import FeedbackSettings
+from deployments.pipeline.member_client import Member, Members
+from ensemble_features.cache.stores import CacheSettings, open_store
+from ensemble_features.cascade.feature import Cascading
+from ensemble_features.cascade.flow import LoadState
+from ensemble_features.feedback.store import FeedbackSettings
+from ensemble_features.page.feature import PageSettings
+from ensemble_interop.remote.client import CallError
+from ensemble_interop.remote.tensors import TensorSettings, bind, convert_pixels
 from graph import rules
 from graph.app import build
 from graph.config import EnsembleConfig, parse
-from graph.pipeline.member_client import Member, Members
 from graph.placement import pinning
-from graph.sections import LoadingSettings
 from graph.signature import resolve_signatures
-from packages.plugins.cascade.tests.test_load import waited
+from packages.plugins.features.tests.cascade.test_load import waited
 from scripts.configuration import check, check_arguments, doubts, ineffective, why_serve
 from scripts.keys import add as add_key
 from scripts.serve.front import in_front
@@ -624,7 +624,7 @@ MADE = {
         "edges": ({"edges": "handle"}, placed, one(placement="separate")),
         "front": ({"front": "serve"}, takes),
         "protocols": ({"protocols": ["deployments.ingress.grpc.health:Health"]}, placed_protocols),
-        "features": ({"features": {"graph.features.feature:Feature": {}}}, placed_features),
+        "features": ({"features": {"graph.feature:Feature": {}}}, placed_features),
     },
     "TransformerConfig": {
         "placement": ({"transformer": {"placement": "separate"}}, placed),
@@ -968,24 +968,24 @@ def test_services_that_can_not_be_served_are_told(root, serve, args, what):
 def test_services_of_a_package_that_is_not_installed_are_told(root, without_plugins):
     for front in ("direct", "serve"):
         [found] = told(root, {"front": front}, {"grpc_options": {"grpc_servicer_functions": [FUNCTION("seldon")]}})
-        assert "seldon is part of ensemble-seldon, which is not installed here; pip install" in found
+        assert "seldon is part of ensemble-interop, which is not installed here; pip install" in found
 
 
 @pytest.mark.parametrize(
     ("args", "package"),
     [
-        (far(kind="tensorflow_serving"), "ensemble-tensorflow-serving"),
-        (far(kind="open_inference"), "ensemble-remote"),
+        (far(kind="tensorflow_serving"), "ensemble-interop"),
+        (far(kind="open_inference"), "ensemble-interop"),
         (far(kind="onnxruntime"), "ensemble-onnxruntime"),
         ({"model_repository": "https://models.example"}, "ensemble-sources"),
-        ({"ingress": {"shared_memory_prefix": "mine"}}, "ensemble-shared-memory"),
-        (one(canary=CANARY), "ensemble-rollout"),
-        ({"members": [ONE, SHADOW]}, "ensemble-rollout"),
-        ({"feedback": {}}, "ensemble-rollout"),
-        (two(ensemble={"cascade": {"order": ["one", "six"], "exit_at": [0.5]}}), "ensemble-cascade"),
-        ({"cache": {}}, "ensemble-cache"),
-        ({"page": {}}, "ensemble-page"),
-        ({"access": {"operators": "anyone"}}, "ensemble-rollout"),
+        ({"ingress": {"shared_memory_prefix": "mine"}}, "ensemble-interop"),
+        (one(canary=CANARY), "ensemble-features"),
+        ({"members": [ONE, SHADOW]}, "ensemble-features"),
+        ({"feedback": {}}, "ensemble-features"),
+        (two(ensemble={"cascade": {"order": ["one", "six"], "exit_at": [0.5]}}), "ensemble-features"),
+        ({"cache": {}}, "ensemble-features"),
+        ({"page": {}}, "ensemble-features"),
+        ({"access": {"operators": "anyone"}}, "ensemble-features"),
     ],
 )
 def test_an_argument_of_a_package_that_is_not_installed_is_told(root, args, package, without_plugins):
@@ -1050,7 +1050,7 @@ def test_a_user_config_for_what_clients_have_loaded_is_checked_like_the_rest(roo
 def test_a_user_config_for_a_feature_of_another_package_is_left_to_the_feature(root):
     change = {"deployments": [{**INGRESS, "user_config": {"mine": {"word": "hello"}}}]}
     assert "unknown field 'mine'" in "".join(told(root, {}, None, change))
-    feature = {"features": {"graph.features.feature:Feature": {}}}
+    feature = {"features": {"graph.feature:Feature": {}}}
     assert not told(root, feature, None, change)
 
 

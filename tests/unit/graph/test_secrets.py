@@ -5,9 +5,9 @@ import traceback
 import pytest
 
 from deployments.contract.errors import ConfigurationError
-from ensemble_cache.stores import CacheSettings
+from ensemble_features.cache.stores import CacheSettings
 from graph.config import parse
-from graph.features.feature import wanted
+from graph.feature import wanted
 
 MEMBERS = {"members": [{"name": "m"}]}
 WITH_SECRETS = {

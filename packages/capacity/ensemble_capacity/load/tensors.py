@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from ensemble_remote.tensors import BYTES, Content, Tensor
+from ensemble_interop.remote.tensors import BYTES, Content, Tensor
 from ensemble_serving.transports import Request, Transport
 from scripts.errors import ScriptError
 
@@ -78,10 +78,10 @@ async def inputs(kind: str, url: str, model: str, key: str, ca_file: Path | None
     Raises:
         ScriptError: the server is not there, or has no such model.
     """
-    from ensemble_remote.client import CallError, Unavailable
-    from ensemble_remote.endpoints import described
-    from ensemble_remote.open_inference import OpenInference as OpenInferenceMember
-    from ensemble_tensorflow_serving.member import TensorFlowServing as TensorFlowServingMember
+    from ensemble_interop.remote.client import CallError, Unavailable
+    from ensemble_interop.remote.endpoints import described
+    from ensemble_interop.remote.open_inference import OpenInference as OpenInferenceMember
+    from ensemble_interop.tensorflow_serving.member import TensorFlowServing as TensorFlowServingMember
 
     member = OpenInferenceMember if kind == OPEN_INFERENCE else TensorFlowServingMember
     # Its bearer token is known already.
@@ -138,7 +138,7 @@ class OpenInference(TensorProtocol):
 
     def request(self, images: Sequence[bytes]) -> Request:
         """See `Protocol.request`."""
-        from ensemble_remote.open_inference import infer_body, infer_message
+        from ensemble_interop.remote.open_inference import infer_body, infer_message
 
         tensors = filled(self.inputs, images, self.shapes)
         if self.is_grpc:
@@ -154,8 +154,8 @@ class TensorFlowServing(TensorProtocol):
 
     def request(self, images: Sequence[bytes]) -> Request:
         """See `Protocol.request`."""
-        from ensemble_tensorflow_serving import tensorflow_serving_pb2 as pb
-        from ensemble_tensorflow_serving.member import predict_body, predict_message
+        from ensemble_interop.tensorflow_serving import tensorflow_serving_pb2 as pb
+        from ensemble_interop.tensorflow_serving.member import predict_body, predict_message
 
         tensors = filled(self.inputs, images, self.shapes)
         if self.is_grpc:

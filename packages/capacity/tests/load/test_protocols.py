@@ -7,11 +7,11 @@ import pytest
 
 from ensemble_capacity.load.protocols import Classify, chosen
 from ensemble_capacity.load.tensors import OpenInference, TensorFlowServing, filled
-from ensemble_remote.tensors import Tensor
+from ensemble_interop.remote.tensors import Tensor
+from ensemble_interop.tensorflow_serving import tensorflow_serving_pb2 as tf
 from ensemble_serving.protocol import inference_pb2 as pb
 from ensemble_serving.transports import connect
 from ensemble_serving.url import parsed
-from ensemble_tensorflow_serving import tensorflow_serving_pb2 as tf
 from scripts.errors import ScriptError
 from tests import pictures
 from tests.local_servers import GrpcServer, HttpServer, Reply

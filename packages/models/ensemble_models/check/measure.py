@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from deployments.combiner import Method
 from deployments.contract.errors import EnsembleError
 from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Preprocessing
+from deployments.contract.proportion import wilson
 from deployments.repository.repository import find, versions
 from deployments.transformer.decoding import read_header
 from ensemble_models.check.report import ENSEMBLE, Score, gain, joined
@@ -25,9 +27,11 @@ from ensemble_models.ensembles import Members
 from ensemble_models.prediction import Candidate, of_configuration, of_models, predictions
 from ensemble_models.statistics import Interval, Truth, hits
 from graph.config import EnsembleConfig
-from graph.features.proportion import wilson
 from graph.signature import EnsembleSignature
 from scripts.errors import ScriptError
+
+if TYPE_CHECKING:
+    from ensemble_features.cascade.settings import CascadeSettings
 
 MOST_CONFUSIONS, MOST_IMAGES = 5, 5
 # Images whose headers are read.

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deployments.contract.payload import Probabilities
+from deployments.contract.proportion import wilson
 from ensemble_models.options import Table
 from ensemble_models.statistics import Interval, calibration_error, paired
-from graph.features.proportion import wilson
 from scripts.errors import ScriptError
 
 ENSEMBLE = "ensemble"

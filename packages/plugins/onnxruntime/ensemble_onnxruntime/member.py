@@ -31,7 +31,7 @@ from deployments.members.versioned import VersionedMember
 from deployments.repository.address import RepositoryAddress
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import Model
-from ensemble_remote.tensors import (
+from ensemble_interop.remote.tensors import (
     FLOATS,
     Binding,
     IncompatibleModel,

@@ -13,9 +13,9 @@ from deployments.contract.preprocessing import Preprocessing
 from deployments.members import local
 from deployments.members.openvino import OpenVino
 from deployments.members.versioned import VersionSettings
+from ensemble_interop.remote.tensors import TensorSettings
 from ensemble_models.writing import write_metadata
 from ensemble_onnxruntime.member import OnnxRuntime
-from ensemble_remote.tensors import TensorSettings
 from tests.batches import batch, errors, notes
 from tests.networks import brightness, store
 from tests.onnx_models import CLASSES, MEAN, SCALE, SIZE, classifier

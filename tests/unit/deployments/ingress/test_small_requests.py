@@ -11,8 +11,8 @@ from deployments.contract.errors import InvalidParameter, Overloaded
 from deployments.ingress.grpc.server import GrpcServer
 from deployments.ingress.open_inference import tensors
 from deployments.ingress.open_inference.model import succeeded
+from ensemble_interop.tensorflow_serving import tensorflow_serving_pb2 as tf
 from ensemble_serving.protocol import inference_pb2 as pb
-from ensemble_tensorflow_serving import tensorflow_serving_pb2 as tf
 from tests.door import Door
 from tests.unit.deployments.ingress.grpc.test_server import Context, infer
 

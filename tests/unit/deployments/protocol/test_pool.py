@@ -3,8 +3,8 @@ import sys
 
 SCRIPT = """
 from google.protobuf import descriptor_pool
-from ensemble_rollout import feedback_pb2
-from ensemble_tensorflow_serving import tensorflow_serving_pb2
+from ensemble_features.feedback import feedback_pb2
+from ensemble_interop.tensorflow_serving import tensorflow_serving_pb2
 from ensemble_serving.protocol import inference_pb2, pool
 
 default = descriptor_pool.Default()

@@ -8,11 +8,11 @@ from google.protobuf.message import DecodeError
 from deployments.contract.errors import ImageTooLarge, InvalidParameter
 from deployments.ingress.grpc import wire
 from deployments.ingress.routes import max_fields
-from ensemble_rollout import feedback_pb2
-from ensemble_rollout.feedback.labels import MAX_LABELS
-from ensemble_seldon import seldon_pb2
+from ensemble_features.feedback import feedback_pb2
+from ensemble_features.feedback.labels import MAX_LABELS
+from ensemble_interop.seldon import seldon_pb2
+from ensemble_interop.tensorflow_serving import tensorflow_serving_pb2
 from ensemble_serving.protocol import inference_pb2
-from ensemble_tensorflow_serving import tensorflow_serving_pb2
 
 INFER, CLASSIFY, PREDICT, LABEL, SELDON = (
     inference_pb2.ModelInferRequest,

@@ -77,7 +77,7 @@ def test_the_document_groups_paths_by_protocol():
 
 
 def test_the_document_leaves_out_what_is_off(tmp_path, monkeypatch):
-    monkeypatch.setattr("ensemble_shared_memory.protocol.sockets", lambda *_: tmp_path)
+    monkeypatch.setattr("ensemble_interop.shared_memory.protocol.sockets", lambda *_: tmp_path)
     document = json.loads(Door().answer("/openapi.json", method="GET").body)
     assert not [path for path in document["paths"] if "systemsharedmemory" in path or "/load" in path]
     door = Door(shared_memory_prefix="on")

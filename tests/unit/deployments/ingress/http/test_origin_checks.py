@@ -6,8 +6,8 @@ import pytest
 
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.protocol import Extension
-from ensemble_page.feature import Page
-from ensemble_rollout.feedback.labels import routes
+from ensemble_features.feedback.labels import routes
+from ensemble_features.page.feature import Page
 from tests.door import NO_LOADING, WITHOUT, Door
 
 HOST = "127.0.0.1:8000"

@@ -148,12 +148,12 @@ def test_two_protocols_with_one_path_are_refused():
 @pytest.mark.parametrize(
     ("path", "package"),
     [
-        ("/v1/models/ensemble:predict", "ensemble-tensorflow-serving"),
-        ("/api/v1.0/predictions", "ensemble-seldon"),
-        ("/v2/systemsharedmemory/status", "ensemble-shared-memory"),
-        ("/feedback", "ensemble-rollout"),
-        ("/", "ensemble-page"),
-        ("/stats", "ensemble-page"),
+        ("/v1/models/ensemble:predict", "ensemble-interop"),
+        ("/api/v1.0/predictions", "ensemble-interop"),
+        ("/v2/systemsharedmemory/status", "ensemble-interop"),
+        ("/feedback", "ensemble-features"),
+        ("/", "ensemble-features"),
+        ("/stats", "ensemble-features"),
     ],
 )
 def test_a_path_of_a_package_that_is_not_installed_says_which(path, package, without_plugins):

@@ -299,7 +299,7 @@ async def test_a_call_of_a_package_that_is_not_installed_says_which(without_plug
     call = GrpcCall("/seldon.protos.Seldon/Predict", [], 1000)
     assert await listener._answer(call) is None
     assert call.code is grpc.StatusCode.UNIMPLEMENTED
-    assert "seldon is part of ensemble-seldon, which is not installed here; pip install " in call.details
+    assert "seldon is part of ensemble-interop, which is not installed here; pip install " in call.details
 
 
 async def test_a_method_whose_package_is_not_installed_says_which(without_plugins):
@@ -308,4 +308,4 @@ async def test_a_method_whose_package_is_not_installed_says_which(without_plugin
     call.body = bytearray(5)
     await listener._answer(call)
     assert call.code is grpc.StatusCode.UNIMPLEMENTED
-    assert "is part of ensemble-shared-memory" in call.details
+    assert "is part of ensemble-interop" in call.details

@@ -1,1 +1,0 @@
-"""What an application can do besides classifying: one folder for each feature."""

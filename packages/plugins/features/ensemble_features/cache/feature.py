@@ -1,0 +1,101 @@
+"""A cache: an image that came before is answered from the members' remembered predictions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from ray.serve.metrics import Counter
+
+from deployments.contract.nodes import Node
+from deployments.ingress.protocol import Served, Service
+from deployments.members.arithmetic import arithmetic
+from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
+from ensemble_features.cache.flow import Cache
+from ensemble_features.cache.stores import CacheSettings, Store, open_store
+from graph.feature import Feature, Site, Stage
+from graph.schema import EnsembleConfig
+from graph.signature import EnsembleSignature
+
+# The version of the entries' format.
+FORM = 3
+
+
+def identity(config: EnsembleConfig, agreed: EnsembleSignature, settings: CacheSettings) -> bytes:
+    """Digest the members' models, their pixels, what features change predictions by, and the CPU where others read."""
+    decides: dict[str, Any] = {
+        "form": FORM,
+        "members": agreed.identities,
+        "pixels": {name: agreed.preprocessing[name].key for name in agreed.identities},
+        "ways": [way.words for way in config.ways],
+        # Which members were called may depend on how they are combined.
+        "combination": [config.combiner.method, config.combiner.weights or config.weights] if config.ways else [],
+    }
+    if settings.redis is not None:
+        # Other machines share the entries.
+        decides["arithmetic"] = arithmetic(config.nodes)
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).digest()
+
+
+class CacheMetrics:
+    """What the ingress counts of its cache."""
+
+    def __init__(self) -> None:
+        self.images = TaggedCounter(
+            "ensemble_cache_images",
+            "Images by the cache's result: hit, miss, or passed, because the caller bypassed the cache.",
+            "result",
+        )
+        self._saved = Counter(
+            "ensemble_cache_saved_seconds",
+            description="Time that decoding and the members took for images that were then cached.",
+        )
+        self._bytes = TaggedGauge("ensemble_cache_bytes", "Memory of the cached images.")
+        self._entries = TaggedGauge("ensemble_cache_entries", "Images cached in memory.")
+
+    def cache(self, hits: int, misses: int, passed: int, saved_s: float) -> None:
+        """Count the images of a batch, and the time that was saved."""
+        for result, count in (("hit", hits), ("miss", misses), ("passed", passed)):
+            self.images.add(result, count=count)
+        if saved_s > 0:
+            self._saved.inc(saved_s)
+
+    def follow(self, store: Store) -> None:
+        """Report what the store holds."""
+
+        def report() -> None:
+            self._bytes.set(store.bytes_used)
+            self._entries.set(len(store))
+
+        report_periodically(report, "cache metrics")
+
+
+class Caching(Feature):
+    """Puts a cache before transformer and members; each request combines the predictions anew."""
+
+    order = 50
+    sections = (CacheSettings,)
+
+    def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, site: Site) -> None:
+        assert isinstance(site.settings, CacheSettings)
+        self._settings, self._classes = site.settings, len(agreed.labels)
+        self._identity = identity(config, agreed, site.settings)
+        self._cache: Cache | None = None
+        self._pinned = site.pinned
+
+    def wrap(self, stage: Stage, node: Node[Any, Any]) -> Node[Any, Any]:
+        """Put the cache before the node that predicts."""
+        if stage.kind != "predictions":
+            return node
+        store, metrics = open_store(self._settings), CacheMetrics()
+        metrics.follow(store)
+        count, per_key = metrics.cache, self._settings.per_key
+        self._cache = Cache(node, store, self._identity, self._classes, count, per_key, self._pinned)
+        return self._cache
+
+    def serve(self, service: Service) -> Served:
+        """Let images whose predictions this process keeps wait for no others."""
+        if self._cache is not None:
+            service.ingress.queue.knows = self._cache.knows
+        return Served()

@@ -1,0 +1,217 @@
+"""A member of two versions: the canary answers a share of the images, and the stable version all others.
+
+Both are asked in the background about the same images, to compare their time and their answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import get_args
+
+from msgspec.structs import replace
+
+from deployments.contract.batch import Batch
+from deployments.contract.item import Item
+from deployments.contract.member import NO_SCORES
+from deployments.contract.nodes import Node
+from deployments.contract.payload import Images, Probabilities
+from deployments.pipeline.background import Background, unhurried
+from deployments.pipeline.member_client import Call, answered, patience_s
+from ensemble_features.canary.settings import SUFFIX
+from ensemble_features.canary.trial import Role, Trial
+from ensemble_features.record import Copied, Copy, Record, Trials
+
+logger = logging.getLogger("ray.serve")
+
+# The canary's share of the time that the member may take; the stable version has the rest where the canary fails.
+PATIENT_SHARE = 0.5
+# Seconds that the canary may take where the configuration sets no patience.
+PATIENCE_S = 10.0
+
+# So many images of the canary are compared at once; of those after them a part, because each costs two inferences more.
+AT_FIRST, LATER = 1000, 0.1
+
+Model = Node[Images, Probabilities]
+# Images by their positions in a batch, and the answer to them.
+Part = tuple[Sequence[int], Batch[Probabilities]]
+
+
+class Canary:
+    """Asks both versions side by side, each for its own images; to the rest of the graph it is the member."""
+
+    def __init__(
+        self, stable: Model, canary: Model, trial: Trial, patience_ms: int | None = None, turns: int = 1
+    ) -> None:
+        """Set both versions, how long the member may take (None for open), and how many members are asked in turn."""
+        self._stable, self._canary, self._trial = stable, canary, trial
+        self._patience_ms, self._turns = patience_ms, turns
+        self._watched = Background()
+
+    async def __call__(self, batch: Batch[Images]) -> Batch[Probabilities]:
+        """Turn the member's inputs into float32 [N,C]; the items say which version has answered."""
+        mine = [position for position in batch.live if self._trial.name in Trials.of(batch.items[position])]
+        if not mine:
+            return await self._ask_stable(batch)
+        tried = asyncio.ensure_future(self._ask_canary(batch.split(mine)))
+        rest = sorted(set(range(len(batch.items))) - set(mine))
+        try:
+            parts: list[Part] = [(rest, await self._ask_stable(batch.split(rest)))] if rest else []
+            return Batch.join([*parts, (mine, await tried)])
+        finally:
+            # It still runs if the stable version has raised, or if the batch was cancelled.
+            tried.cancel()
+
+    async def _ask_stable(self, batch: Batch[Images]) -> Batch[Probabilities]:
+        live = len(batch.live)
+        if not live:
+            return Batch(NO_SCORES, batch.items)
+        began = time.perf_counter()
+        answer = await self._stable(batch)
+        seconds = time.perf_counter() - began
+        self._trial.note("stable", batch.items, [False] * live, seconds)
+        return answer
+
+    async def _ask_canary(self, batch: Batch[Images]) -> Batch[Probabilities]:
+        """Ask the canary; images that it does not answer get the stable version's answer."""
+        began = time.perf_counter()
+        fair_s = self._fair_s(len(batch.items))
+        left_s = patience_s(batch, None, self._turns)
+        waited_s = fair_s if left_s is None else min(fair_s, PATIENT_SHARE * left_s)
+        # It has its fair time, however little its images have left.
+        call = asyncio.ensure_future(self._canary(unhurried(batch)))
+        await answered([call], waited_s)
+        if not call.done() and waited_s < fair_s:
+            return await self._go_on(batch, call, began, fair_s - waited_s)
+        answer = self._answer(call, len(batch.items))
+        seconds = time.perf_counter() - began
+        well = [] if answer is None else answer.live
+        left = sorted(set(range(len(batch.items))) - set(well))
+        parts: list[Part] = [(well, self._renamed(answer.split(well)))] if answer is not None and well else []
+        failed = [False] * len(batch.items)
+        if left:
+            again = batch.split(left)
+            if answer is not None:
+                again = Batch(again.payload, _with_steps(again, answer.split(left)))
+            second = await self._stable(again)
+            parts.append((left, self._untried(second)))
+            for position, item in zip(left, second.items, strict=True):
+                # An image that neither version can answer does not speak against the canary.
+                failed[position] = item.error is None
+        self._trial.note("canary", batch.items, failed, seconds)
+        return Batch.join(parts)
+
+    def _fair_s(self, images: int) -> float:
+        """Return the seconds after which the canary has failed, whatever the deadlines of its images."""
+        may_take = PATIENCE_S if self._patience_ms is None else PATIENT_SHARE * self._patience_ms / 1000
+        return min(may_take, self._trial.patience_s(images) or may_take)
+
+    def _answer(self, call: Call, images: int) -> Batch[Probabilities] | None:
+        """Return the result of a call; None if it failed, or if it has not ended and is cancelled."""
+        error: BaseException = TimeoutError("it took too long")
+        try:
+            if call.done():
+                return call.result()
+        except (asyncio.CancelledError, Exception) as err:
+            error = err
+        call.cancel()
+        logger.warning("the canary of member %r did not answer %d images: %r", self._trial.name, images, error)
+        return None
+
+    async def _go_on(self, batch: Batch[Images], call: Call, began: float, left_s: float) -> Batch[Probabilities]:
+        """Ask the stable version about images whose deadlines are too short for the canary's fair time."""
+        stable = asyncio.ensure_future(self._stable(batch))
+        if self._watched.is_busy:
+            call.cancel()
+        else:
+            self._watched.start(self._watch(batch, call, stable, began, left_s))
+        return self._untried(await stable)
+
+    async def _watch(self, batch: Batch[Images], call: Call, stable: Call, began: float, left_s: float) -> None:
+        """Note the result of a call of the canary that no image waits for."""
+        await asyncio.wait([call], timeout=left_s)
+        seconds = time.perf_counter() - began
+        await asyncio.wait([stable])
+        if stable.cancelled() or stable.exception() is not None:
+            call.cancel()
+            return
+        live = stable.result().live
+        answer = self._answer(call, len(live))
+        if live:
+            # It was given no deadlines, so a deadline that has passed is its own.
+            failed = [answer is None or answer.items[position].error is not None for position in live]
+            self._trial.note("canary", [batch.items[position] for position in live], failed, seconds)
+
+    def _renamed(self, batch: Batch[Probabilities]) -> Batch[Probabilities]:
+        """Rename the canary's answer as the member's."""
+        names = {f"{self._trial.name}{SUFFIX}": self._trial.name}
+        versions = ({names.get(name, name): v for name, v in item.versions.items()} for item in batch.items)
+        pairs = zip(batch.items, versions, strict=True)
+        return Batch(batch.payload, tuple(replace(item, versions=version) for item, version in pairs))
+
+    def _untried(self, batch: Batch[Probabilities]) -> Batch[Probabilities]:
+        """Remove the trial from images that the stable version has answered."""
+        name = self._trial.name
+        left = (Trials(tuple(each for each in Trials.of(item) if each != name)) for item in batch.items)
+        return Batch(batch.payload, tuple(item.with_note(note) for item, note in zip(batch.items, left, strict=True)))
+
+
+def _with_steps(batch: Batch[Images], answer: Batch[Probabilities]) -> tuple[Item, ...]:
+    """Give the images the steps that the canary has noted."""
+    return tuple(replace(item, steps=then.steps) for item, then in zip(batch.items, answer.items, strict=True))
+
+
+class Comparison(Copied):
+    """Draws images that the canary answers, and asks both versions about them: the same images, one after the other."""
+
+    def __init__(self, trial: Trial, versions: Mapping[Role, Model], pixels: str, seed: int | None = None) -> None:
+        """Set the trial, the nodes of both versions, and the key of the pixels that they take."""
+        super().__init__(pixels, seed)
+        self._trial, self._versions = trial, versions
+
+    def draw(self, items: Sequence[Item]) -> list[int]:
+        """Draw the images to compare, by position: all that the canary answers, or none."""
+        is_spared = self._trial.compared >= AT_FIRST and self._random.random() >= LATER
+        if is_spared or self._work.is_busy:
+            return []
+        return [position for position, item in enumerate(items) if self._trial.name in Trials.of(item)]
+
+    def ask(self, copies: Sequence[Copy], patience_ms: int | None) -> None:
+        """Ask about the images that the canary has answered; returns at once."""
+        super().ask([copy for copy in copies if self._trial.name in copy[1].trials], patience_ms)
+
+    async def compare(self, images: Batch[Images], records: Sequence[Record], patience_s: float) -> None:
+        """See `Copied`."""
+        seconds: dict[Role, float] = {}
+        predicted: dict[Role, dict[int, int]] = {}
+        # In any order, so that a burst of load falls on either.
+        roles: list[Role] = self._random.sample(get_args(Role), 2)
+        try:
+            for role in roles:
+                seconds[role], predicted[role] = await self._predicted(role, images, patience_s)
+        except Exception as err:
+            # A canary that fails is found by the images that it fails on.
+            logger.info("the versions of member %r were not compared: %r", self._trial.name, err)
+            return
+        if predicted["stable"]:
+            self._trial.took(images.items, seconds["canary"], seconds["stable"])
+        for place, (pixels, item, record) in enumerate(zip(images.payload, images.items, records, strict=True)):
+            if place in predicted["canary"] and place in predicted["stable"]:
+                both = predicted["canary"][place], predicted["stable"][place]
+                self._trial.answered(item.caller, item.request, bytes(pixels), both, record)
+        self._trial.judge()
+
+    async def _predicted(self, role: Role, images: Batch[Images], patience_s: float) -> tuple[float, dict[int, int]]:
+        """Ask a version; return the seconds it takes, at most its patience, and its class of each image it answers."""
+        began = time.perf_counter()
+        try:
+            async with asyncio.timeout(patience_s) as limit:
+                answer = await self._versions[role](images)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return patience_s, {}
+        seconds = time.perf_counter() - began
+        return seconds, dict(zip(answer.live, answer.payload.argmax(axis=1).tolist(), strict=True))
