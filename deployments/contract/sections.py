@@ -114,15 +114,13 @@ class Extensible(Schema):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _names_are_fields(cls, given: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _fields_of_features_are_sections(cls, given: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         if not isinstance(given, dict) or given.keys() <= cls.model_fields.keys():
             return handler(given)
         known, of_sections = added(cls.at), dict[type[Section], dict[str, Any]]()
         for name in given.keys() & known.keys():
             of_sections.setdefault(known[name], {})[name] = given[name]
-        own = {name: value for name, value in given.items() if name not in known}
-        cls.check_names(own)
-        made = handler(own)
+        made = handler({name: value for name, value in given.items() if name not in known})
         made._sections = tuple(section.model_validate(fields) for section, fields in of_sections.items())
         return made
 
@@ -130,6 +128,12 @@ class Extensible(Schema):
     def known(cls) -> Collection[str]:
         """Return the names of its own fields and of the features'."""
         return {*cls.model_fields, *added(cls.at)}
+
+    @classmethod
+    def check_names(cls, given: Collection[Any]) -> None:
+        """Raise ValueError if one of these names is none of a field, its own or of a feature."""
+        if unknown := [name for name in given if name not in cls.model_fields]:
+            super().check_names([name for name in unknown if name not in added(cls.at)])
 
     @classmethod
     def hint(cls, name: str) -> str:

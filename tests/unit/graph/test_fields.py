@@ -12,8 +12,6 @@ from typing import get_args
 import numpy as np
 import pytest
 import yaml
-from deployments.contract.rollout import ShadowSettings
-from graph.sections import LoadingSettings
 from pydantic import BaseModel
 from ray.serve.schema import HTTPOptionsSchema, gRPCOptionsSchema
 
@@ -33,7 +31,9 @@ from ensemble_features.cache.stores import CacheSettings, open_store
 from ensemble_features.cascade.feature import Cascading
 from ensemble_features.cascade.flow import LoadState
 from ensemble_features.feedback.store import FeedbackSettings
+from ensemble_features.loading.settings import LoadingSettings
 from ensemble_features.page.feature import PageSettings
+from ensemble_features.shadow.settings import ShadowSettings
 from ensemble_interop.remote.client import CallError
 from ensemble_interop.remote.tensors import TensorSettings, bind, convert_pixels
 from graph import rules

@@ -49,14 +49,19 @@ class Peers:
         self._listener = None if folder is None else Listener(self._handed, folder, name)
         self._skipped_until: dict[str, float] = {}
 
-    async def keep_listening(self) -> None:
-        """Let the other replicas find this one, until that fails or this is cancelled."""
-        while self._listener is not None:
+    async def listen(self) -> None:
+        """Let the other replicas find this one, unless they do already."""
+        if self._listener is not None:
             try:
                 await self._listener.keep_open()
             except OSError:
                 logger.exception("no other replica can hand on labels to this one")
-                return
+                self._listener = None
+
+    async def keep_listening(self) -> None:
+        """Let the other replicas find this one until that fails, also if somebody removes its socket."""
+        while self._listener is not None:
+            await self.listen()
             await asyncio.sleep(LISTENS_EVERY_S)
 
     async def __call__(self, request: str, label: str | int, place: int, key: str) -> None:
