@@ -15,7 +15,7 @@ from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import MemberPrediction
 from deployments.contract.payload import MemberProbabilities, Probabilities
 from deployments.contract.settings import Placement, Schema, Weight
-from deployments.doors import COMBINERS, find
+from deployments.entry_points import COMBINERS, find
 
 OPERATION = "combine"
 # Combines members: takes the probabilities of each, float32 [members,N,C], whose rows sum to 1, and the weight of each,

@@ -10,9 +10,12 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from deployments.contract.errors import ConfigurationError
-from deployments.contract.settings import Cpus
+
+if TYPE_CHECKING:
+    from deployments.contract.settings import Cpus
 
 CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 SYSTEM = Path("/sys/devices/system")

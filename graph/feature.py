@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from deployments.contract.errors import ConfigurationError, EnsembleError
 from deployments.contract.nodes import Node
 from deployments.contract.sections import Section, SectionOwner
-from deployments.doors import FEATURES, find_class, names
+from deployments.entry_points import FEATURES, find_class, names
 from deployments.ingress.protocol import Serves
 from deployments.pipeline.member_client import Member
 from deployments.pipeline.pipeline import Interceptor

@@ -15,7 +15,7 @@ from deployments.contract.errors import ConfigurationError
 from deployments.contract.member import MemberConfig
 from deployments.contract.names import INGRESS
 from deployments.contract.sections import Fault
-from deployments.doors import FEATURES, PROTOCOLS, absent, did_you_mean, elsewhere, names
+from deployments.entry_points import FEATURES, did_you_mean, names, not_installed
 from deployments.ingress.protocol import FUNCTION, functions
 from deployments.members.local import LocalMember
 from deployments.pipeline.member_client import PATIENT_SHARE, QuorumSettings
@@ -86,17 +86,13 @@ def _protocol(function: str) -> str:
     return function.removeprefix(FUNCTION.format(""))
 
 
-def _absence(function: str, _: Seen) -> str:
-    protocol = _protocol(function)
-    is_elsewhere = protocol in elsewhere(PROTOCOLS) - set(names(PROTOCOLS))
-    return f"{function} of {absent(protocol)}" if is_elsewhere else ""
-
-
 def _unknown(function: str, seen: Seen) -> str:
     known = functions()
-    if not seen.own_front or function in known or _absence(function, seen):
+    is_ours = function.startswith(FUNCTION.format(""))
+    if function in known or not (is_ours or seen.own_front):
         return ""
-    return f"{function}, and HAProxy forwards to no other service than those of {', '.join(known)}"
+    why = "no installed protocol has it" if is_ours else "HAProxy forwards to no other service"
+    return f"{function}, and {why}; the functions are {', '.join(known)}{not_installed()}"
 
 
 def _missing_feature(function: str, seen: Seen) -> str:
@@ -269,8 +265,7 @@ SERVE = (
             ("grpc_options.request_timeout_s", "set ingress.timeout_ms in args"),
         )
     ),
-    _of_functions(_absence, "or remove the entry", "refused"),
-    _of_functions(_unknown, "remove it, or set `front: serve`", "refused"),
+    _of_functions(_unknown, "remove it, or set `front: serve` for a function of your own", "refused"),
     _of_functions(_missing_feature, "set that, or remove the entry"),
     _of_functions(_not_behind_serve, "remove the entry, or set `front: direct`"),
     *(

@@ -23,7 +23,7 @@ from deployments.contract.member import MemberConfig
 from deployments.contract.names import COMBINER, INGRESS, LABELER, TRANSFORMER
 from deployments.contract.sections import Fault, Section, Way, owner
 from deployments.contract.settings import Cpus, Placement, Schema, describe
-from deployments.doors import FEATURES, PROTOCOLS, elsewhere, find_class, names
+from deployments.entry_points import FEATURES, PROTOCOLS, find_class, names
 from deployments.ingress.access import AccessConfig
 from deployments.ingress.protocol import Protocol
 from deployments.ingress.settings import IngressSettings
@@ -90,7 +90,7 @@ class EnsembleConfig(Schema):
     @classmethod
     def known(cls) -> Collection[str]:
         """Return the names of fields and of features."""
-        return {*cls.model_fields, *names(FEATURES), *elsewhere(FEATURES)}
+        return {*cls.model_fields, *names(FEATURES)}
 
     @model_validator(mode="before")
     @classmethod

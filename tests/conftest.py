@@ -1,14 +1,14 @@
 """Fixtures for all tests."""
 
 import os
+from contextlib import contextmanager
 from importlib import metadata
-from importlib.metadata import EntryPoints
 from pathlib import Path
 
 import hypothesis
 import pytest
 
-from deployments import doors
+from deployments import entry_points
 from scripts.serve.environment import TOKEN_FILE
 from tests.networks import brightness, constant, one_hot, store
 
@@ -38,15 +38,21 @@ def repository(tmp_path_factory):
 @pytest.fixture
 def without_plugins(monkeypatch):
     """As where no distribution of packages/plugins is installed."""
-    packages = tuple(f"ensemble_{plugin.extra.replace('-', '_')}." for plugin in doors.PLUGINS.values())
+    server = metadata.distribution(entry_points.SERVER).entry_points
+    monkeypatch.setattr(entry_points, "entry_points", server.select)
+    monkeypatch.setattr(entry_points, "_is_installed", lambda distribution: distribution == "ensemble-models")
+    with read_anew():
+        yield
 
-    def entry_points(**which):
-        return EntryPoints(each for each in metadata.entry_points(**which) if not each.value.startswith(packages))
 
-    monkeypatch.setattr(doors, "entry_points", entry_points)
-    doors.find.cache_clear()
+@contextmanager
+def read_anew():
+    """Let this process read the entry points, and read them once more afterwards."""
+    for cached in (entry_points._installed, entry_points.find):
+        cached.cache_clear()
     yield
-    doors.find.cache_clear()
+    for cached in (entry_points._installed, entry_points.find):
+        cached.cache_clear()
 
 
 @pytest.fixture

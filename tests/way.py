@@ -27,7 +27,8 @@ from deployments.ingress.ingress import Ingress
 from deployments.ingress.listeners.http import HttpListener
 from deployments.ingress.protocol import Service
 from deployments.observe.observer import Observer
-from deployments.rpc.direct import ClusterSize, DirectEdge
+from deployments.rpc.cluster import ClusterSize
+from deployments.rpc.direct import DirectEdge
 from deployments.serving import node_replica
 from deployments.serving.node_replica import NodeDeployment
 from graph.composition import build_graph, ensemble
@@ -40,6 +41,7 @@ ROOT = Path(__file__).parents[1]
 COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 RESUME, START = dis.opmap["RESUME"], 0
 MODELS = ("resnet", "densenet")
+TRIES = 6
 
 
 class Way(NamedTuple):
@@ -191,18 +193,22 @@ async def answer(listening: HttpListener, image: bytes) -> int:
 
 
 async def way(image: bytes, placement: str = "inline") -> Way:
-    """Send a JPEG through the server, once to warm up and once more, counted."""
+    """Send a JPEG through the server, to warm it up and then counted: the shortest of several ways.
+
+    A busy machine makes a way longer, because what is due from time to time is due in it.
+    """
     calls: list[tuple[str, str]] = []
+    found: list[Way] = []
     async with listener(configured(placement)) as listening:
         with recorded(calls):
-            for _ in range(2):
+            for _ in range(TRIES):
                 # The nodes' threads begin with the first.
                 calls.clear()
                 assert await answer(listening, image) == 200
-                found = Way(list(calls))
+                found.append(Way(list(calls)))
                 # The batch is observed once its answers are out.
                 await asyncio.sleep(0.05)
-    return found
+    return min(found[1:], key=lambda each: each.functions)
 
 
 def main() -> None:

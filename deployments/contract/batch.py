@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
+import numpy as np
 from msgspec.structs import replace
 
 from deployments.contract.cpu_accounting import METER
-from deployments.contract.errors import DeadlineExceeded, EnsembleError
+from deployments.contract.errors import DeadlineExceeded, EnsembleError, InferenceFailed
 from deployments.contract.item import (
     FROM_SENDER,
     INGRESS_ONLY,
@@ -23,13 +25,17 @@ from deployments.contract.item import (
     Note,
     Step,
 )
-from deployments.contract.payload import byte_size, gather, take
+from deployments.contract.payload import Probabilities, byte_size, gather, take
+from ensemble_serving.answer import Version
+
+logger = logging.getLogger("ray.serve")
 
 DEADLINE_HINT = "the deadline passed before the image was classified; allow more time or send fewer at once"
 # Trace ids in a line of a log.
 MOST_TRACES = 16
 NO_ATTRIBUTES: Mapping[str, AttributeValue] = {}
 NO_ERRORS: Mapping[int, EnsembleError] = {}
+NO_SCORES: Probabilities = np.empty((0, 0), np.float32)
 
 P = TypeVar("P", covariant=True)
 Q = TypeVar("Q")
@@ -204,3 +210,48 @@ class Work(Generic[P]):
         sizes = {"in": byte_size(self._before.payload), "out": byte_size(payload)}
         known = {f"ensemble.bytes_{way}": size for way, size in sizes.items() if size is not None}
         return {"ensemble.cpu_ms": (own_ns + others_ns) / 1e6, **known}
+
+
+def predicted(
+    work: Work[Any],
+    member: str,
+    scores: Probabilities,
+    versions: Sequence[Version],
+    hint: str = "",
+    *,
+    began_ns: int | None = None,
+    **noted: Any,
+) -> Batch[Probabilities]:
+    """Return the batch after a member has predicted; an image whose scores are not finite fails alone.
+
+    There is a row of scores, float32 [N,C], and the version of the model that computed it for each row worked on. The
+    log gets the hint, what the cause of scores that are not finite may be; `noted` is for `Work.done`. The wait until
+    inference began at `began_ns`, nanoseconds since the epoch, and the time since are noted, too.
+    """
+    if began_ns is not None:
+        end_ns = noted.setdefault("end_ns", time.time_ns())
+        waited, took = (began_ns - work.start_ns) / 1e6, (end_ns - began_ns) / 1e6
+        durations = {"ensemble.queue_wait_ms": waited, "ensemble.inference_ms": took}
+        noted["attributes"] = {**noted.get("attributes", NO_ATTRIBUTES), **durations}
+    finite = np.isfinite(scores).all(axis=1)
+    invalid = np.flatnonzero(~finite).tolist()
+    if invalid:
+        message = "member %r answered no probabilities for %d images%s; %s"
+        ids = {"trace_ids": work.batch.trace_ids}
+        logger.error(message, member, len(invalid), hint, work.batch.traces, extra=ids)
+        scores, versions = scores[finite], [versions[row] for row in np.flatnonzero(finite).tolist()]
+        noted["errors"] = dict.fromkeys(invalid, InferenceFailed(f"member {member!r} answered no probabilities"))
+    answered = [{"versions": {member: version}} for version in versions]
+    return work.done(scores, answered.__getitem__, **noted)
+
+
+def failed(work: Work[Any], error: EnsembleError, **noted: Any) -> Batch[Probabilities]:
+    """Return the batch after a member has failed on every image; `noted` as for `Work.done`."""
+    return work.done(NO_SCORES, errors=dict.fromkeys(range(len(work.payload)), error), **noted)
+
+
+def crashed(work: Work[Any], member: str, **noted: Any) -> Batch[Probabilities]:
+    """Return the batch after a member has raised; called while that is handled, so that the log gets the cause."""
+    shape, ids = work.payload.shape, {"trace_ids": work.batch.trace_ids}
+    logger.exception("member %r failed on pixels of shape %s; %s", member, shape, work.batch.traces, extra=ids)
+    return failed(work, InferenceFailed(f"member {member!r} failed; the server's log has the cause"), **noted)

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import msgspec
-import numpy as np
 from pydantic import Field
 
-from deployments.contract.batch import NO_ATTRIBUTES, Batch, Work
-from deployments.contract.errors import EnsembleError, InferenceFailed
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Color, CropRatio, Interpolation, MemberInput, Preprocessing, Resize, Size
@@ -23,9 +17,6 @@ from deployments.repository.errors import ModelError
 from deployments.repository.repository import METADATA
 from ensemble_serving.answer import Version
 
-logger = logging.getLogger("ray.serve")
-
-NO_SCORES: Probabilities = np.empty((0, 0), np.float32)
 # What a trace calls a member's work begins so; the member's name follows.
 OPERATION = "predict "
 # The fields of a member that its scores do not depend on; nor do they on features' fields.
@@ -146,48 +137,3 @@ def preprocessing_fields(metadata: dict[str, Any]) -> dict[str, Any]:
     except msgspec.ValidationError as err:
         raise ModelError(f"`input` in the model's {METADATA}: {err}") from err
     return {name: getattr(checked, name) for name in known}
-
-
-def predicted(
-    work: Work[Any],
-    member: str,
-    scores: Probabilities,
-    versions: Sequence[Version],
-    hint: str = "",
-    *,
-    began_ns: int | None = None,
-    **noted: Any,
-) -> Batch[Probabilities]:
-    """Return the batch after a member has predicted; an image whose scores are not finite fails alone.
-
-    There is a row of scores, float32 [N,C], and the version of the model that computed it for each row worked on. The
-    log gets the hint, what the cause of scores that are not finite may be; `noted` is for `Work.done`. The wait until
-    inference began at `began_ns`, nanoseconds since the epoch, and the time since are noted, too.
-    """
-    if began_ns is not None:
-        end_ns = noted.setdefault("end_ns", time.time_ns())
-        waited, took = (began_ns - work.start_ns) / 1e6, (end_ns - began_ns) / 1e6
-        durations = {"ensemble.queue_wait_ms": waited, "ensemble.inference_ms": took}
-        noted["attributes"] = {**noted.get("attributes", NO_ATTRIBUTES), **durations}
-    finite = np.isfinite(scores).all(axis=1)
-    invalid = np.flatnonzero(~finite).tolist()
-    if invalid:
-        message = "member %r answered no probabilities for %d images%s; %s"
-        ids = {"trace_ids": work.batch.trace_ids}
-        logger.error(message, member, len(invalid), hint, work.batch.traces, extra=ids)
-        scores, versions = scores[finite], [versions[row] for row in np.flatnonzero(finite).tolist()]
-        noted["errors"] = dict.fromkeys(invalid, InferenceFailed(f"member {member!r} answered no probabilities"))
-    answered = [{"versions": {member: version}} for version in versions]
-    return work.done(scores, answered.__getitem__, **noted)
-
-
-def failed(work: Work[Any], error: EnsembleError, **noted: Any) -> Batch[Probabilities]:
-    """Return the batch after a member has failed on every image; `noted` as for `Work.done`."""
-    return work.done(NO_SCORES, errors=dict.fromkeys(range(len(work.payload)), error), **noted)
-
-
-def crashed(work: Work[Any], member: str, **noted: Any) -> Batch[Probabilities]:
-    """Return the batch after a member has raised; called while that is handled, so that the log gets the cause."""
-    shape, ids = work.payload.shape, {"trace_ids": work.batch.trace_ids}
-    logger.exception("member %r failed on pixels of shape %s; %s", member, shape, work.batch.traces, extra=ids)
-    return failed(work, InferenceFailed(f"member {member!r} failed; the server's log has the cause"), **noted)

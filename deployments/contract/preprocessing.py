@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 Resize = Literal["crop", "stretch", "letterbox"]
-Interpolation = Literal["area", "linear", "cubic", "nearest"]
+Interpolation = Literal["area", "linear", "cubic", "nearest", "bilinear", "bicubic", "lanczos"]
 Size = tuple[int, int]
 CropRatio = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Level = Annotated[int, msgspec.Meta(ge=0, le=255)]
@@ -22,7 +22,8 @@ class Preprocessing(msgspec.Struct, frozen=True):
         crop_ratio: the share of the shorter side that the centre crop keeps; 0.875 is ImageNet's 224 of 256.
         resize: `crop` keeps the aspect and cuts the centre out; `stretch` keeps all and not the aspect; `letterbox`
             keeps both and fills the rest with `border`.
-        interpolation: `area` averages where the image shrinks and is linear where it grows.
+        interpolation: `area` averages where the image shrinks and is linear where it grows; `bilinear`, `bicubic` and
+            `lanczos` are Pillow's filters, which torchvision, timm and transformers resize by before they crop.
         border: the colour beside a letterboxed image, blue, green and red from 0 to 255.
     """
 
@@ -31,6 +32,11 @@ class Preprocessing(msgspec.Struct, frozen=True):
     resize: Resize = "crop"
     interpolation: Interpolation = "area"
     border: Color = (0, 0, 0)
+
+    @property
+    def antialiases(self) -> bool:
+        """Whether the interpolation is a filter of Pillow."""
+        return self.interpolation in {"bilinear", "bicubic", "lanczos"}
 
     @property
     def key(self) -> str:

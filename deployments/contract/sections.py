@@ -14,7 +14,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from deployments.contract.settings import Schema
-from deployments.doors import FEATURES, absent, elsewhere, find_class, names
+from deployments.entry_points import FEATURES, find_class, names
 
 
 class Fault(NamedTuple):
@@ -134,11 +134,6 @@ class Extensible(Schema):
         """Raise ValueError if one of these names is none of a field, its own or of a feature."""
         if unknown := [name for name in given if name not in cls.model_fields]:
             super().check_names([name for name in unknown if name not in added(cls.at)])
-
-    @classmethod
-    def hint(cls, name: str) -> str:
-        """Return the end of the message that a field is unknown: which distribution brings it, if that is so."""
-        return f"; {absent(name)}" if name in elsewhere(FEATURES) - set(names(FEATURES)) else super().hint(name)
 
     @property
     def sections(self) -> Sequence[Section]:

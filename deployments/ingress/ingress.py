@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from opentelemetry.trace import Span
 
 from deployments.contract.answer import Answer
-from deployments.contract.autoscaling_stats import AutoscalingStats
 from deployments.contract.batch import DEADLINE_HINT, Batch
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import (
@@ -36,8 +35,7 @@ from deployments.ingress.options import DEFAULT
 from deployments.ingress.queue import AnswerOrError, Deliver, Queue, Queued
 from deployments.ingress.settings import IngressSettings
 from deployments.ingress.statistics import Statistics
-from deployments.observe.observer import Observer
-from deployments.observe.tracing import ImageTrace, Trace, continue_trace
+from deployments.observe.observer import AutoscalingStats, ImageTrace, Observer, Trace, continue_trace
 
 # No feature answers for a member.
 EVERY_MEMBER = Options(quality="full", cache="no-store")

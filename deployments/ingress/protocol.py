@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from deployments.contract.errors import ConfigurationError, EnsembleError, NotFound, NotReady
-from deployments.doors import PROTOCOLS, absent, find_class, names
+from deployments.entry_points import PROTOCOLS, find_class, names
 from deployments.ingress.error_style import AS_OBJECT, ErrorStyle
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class TensorStore:
     def place(self, parameters: Mapping[str, Any]) -> Any:
         """Return the place that a tensor's parameters name, None for none; raises EnsembleError as each method may."""
         if "shared_memory_region" in parameters:
-            raise NotFound(absent("shared_memory"))
+            raise NotFound("no installed protocol keeps tensors in shared memory")
 
     def read(self, place: Any, limit: int) -> bytes:
         """Read a tensor of at most `limit` bytes."""

@@ -25,7 +25,7 @@ from deployments.contract.image_probe import ImageProbe
 from deployments.contract.item import Item
 from deployments.contract.options import LOWER
 from deployments.ingress.settings import IngressSettings
-from deployments.observe.tracing import ImageTrace, Trace
+from deployments.observe.observer import ImageTrace, Trace
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from deployments.contract.caller import FairBy
 from deployments.contract.settings import MIB, Schema
-from deployments.doors import PROTOCOLS, absent, names
+from deployments.entry_points import PROTOCOLS, names, not_installed
 
 Host = Annotated[str, Field(pattern=r"^(\*|\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)$", max_length=253)]
 # Commas and opening brackets of a JSON document whose images are base64: three for each image, and more for parameters.
@@ -80,7 +80,7 @@ class IngressSettings(Schema):
     @classmethod
     def _shared_memory_is_installed(cls, prefix: str | None) -> str | None:
         if prefix is not None and "shared_memory" not in names(PROTOCOLS):
-            raise ValueError(absent("shared_memory"))
+            raise ValueError(f"no installed protocol keeps tensors in shared memory{not_installed()}")
         return prefix
 
     @model_validator(mode="after")

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from deployments.contract.batch import Batch
-from deployments.observe.tracing import ImageTrace
+from deployments.observe.observer import ImageTrace
 
 
 class Duration(msgspec.Struct):

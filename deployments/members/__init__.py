@@ -9,7 +9,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from deployments.contract.member import MemberConfig
-from deployments.doors import MEMBERS, find_class, names
+from deployments.entry_points import MEMBERS, find_class, names
 
 DEFAULT = "openvino"
 

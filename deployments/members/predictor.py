@@ -12,10 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 import openvino as ov
 
-from deployments.contract.batch import Batch, Work
+from deployments.contract.batch import NO_SCORES, Batch, Work, crashed, predicted
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import STREAMS, THREADS, AttributeValue
-from deployments.contract.member import NO_SCORES, crashed, predicted
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.cpus import available_cpus
 from deployments.members.local import Health

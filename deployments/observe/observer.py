@@ -1,21 +1,78 @@
-"""Observes calls, whatever their protocol, and batches: traces, metrics, and what features count."""
+"""Observes calls, whatever their protocol, and batches: traces, metrics, and what features and autoscaling go by."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from random import getrandbits
 from typing import Protocol
+
+from opentelemetry.trace import Span, Status, StatusCode
 
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import EnsembleError
-from deployments.contract.item import MAX_TRACED_LENGTH, AttributeValue
+from deployments.contract.item import MAX_TRACED_LENGTH, AttributeValue, Item, Timeline
 from deployments.observe.metrics import Metrics
-from deployments.observe.tracing import ImageTrace, Trace, Tracing, continue_trace
+
+# Source: https://www.w3.org/TR/trace-context/#traceparent-header
+TRACE_PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+# Calls whose durations are looked at. While another replica starts on the same cores, calls take longer for seconds: so
+# many outlast that, and the median does not see the slowest half of them.
+KEPT = 400
+
+
+def continue_trace(trace_parent: str | None) -> str:
+    """Return the caller's `traceparent` if it is valid; else a new one that is not sampled."""
+    if trace_parent is not None and TRACE_PARENT.fullmatch(trace_parent):
+        return trace_parent
+    return f"00-{getrandbits(128) or 1:032x}-{getrandbits(64) or 1:016x}-00"
+
+
+@dataclass(slots=True)
+class Trace:
+    """The trace of one request.
+
+    Attributes:
+        parent: the W3C `traceparent` of the root span.
+        span: the root span; None if the trace is not sampled.
+        timeline: of the request's image that was classified last; None if none was.
+    """
+
+    parent: str
+    span: Span | None = None
+    timeline: Timeline | None = None
+
+    def end(self, attributes: Mapping[str, AttributeValue], fault: str | None) -> None:
+        """End the root span; `fault` is the message of a failure of the server, if there was one."""
+        if self.span is not None:
+            self.span.set_attributes(attributes)
+            if fault is not None:
+                self.span.set_status(Status(StatusCode.ERROR, fault))
+            self.span.end()
+
+
+@dataclass(slots=True)
+class ImageTrace:
+    """An image's part of a trace.
+
+    Attributes:
+        trace: of its request.
+        queued_ns: when it began to wait for a batch, nanoseconds since the epoch.
+        size: of the encoded image, bytes.
+        done_ns: when it was answered, which may be before the rest of its batch; 0 before.
+    """
+
+    trace: Trace
+    queued_ns: int
+    size: int
+    done_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -44,6 +101,21 @@ class Call:
             self.fault = error.message[:MAX_TRACED_LENGTH]
 
 
+class Tracer(Protocol):
+    """Makes the spans of requests and batches: `tracing.Tracing`."""
+
+    def begin(
+        self, trace_parent: str | None, trace_state: str | None, attributes: Mapping[str, AttributeValue]
+    ) -> Trace:
+        """Begin a request's trace, or continue the caller's by its W3C `traceparent` and `tracestate`, if any."""
+
+    def record(self, image_traces: Sequence[ImageTrace], start_ns: int, end_ns: int, items: Sequence[Item]) -> None:
+        """Make the spans of an answered batch, by when it left the queue and was answered, ns since the epoch."""
+
+    def shutdown(self) -> None:
+        """Export the spans that wait, and stop."""
+
+
 class Watcher(Protocol):
     """Counts calls and batches for a feature, which has `Observer.watch` call it."""
 
@@ -57,7 +129,7 @@ class Watcher(Protocol):
 class Observer:
     """Observes calls and batches."""
 
-    def __init__(self, tracing: Tracing | None = None) -> None:
+    def __init__(self, tracing: Tracer | None = None) -> None:
         """Set the tracing, if spans are exported."""
         self._tracing = tracing
         self._watchers: list[Watcher] = []
@@ -131,3 +203,46 @@ class Observer:
         """Export the spans that wait."""
         if self._tracing is not None:
             self._tracing.shutdown()
+
+
+class AutoscalingStats:
+    """What autoscaling goes by.
+
+    Attributes:
+        under_way: calls that have not ended.
+        arrived: calls so far.
+    """
+
+    def __init__(self) -> None:
+        self.under_way = self.arrived = 0
+        self._alone: deque[float] = deque(maxlen=KEPT)
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Count a call, from its begin to its end."""
+        alone, began = not self.under_way, time.perf_counter()
+        self.under_way += 1
+        self.arrived += 1
+        try:
+            yield
+        except BaseException:
+            # How long a failure or a departed client took says nothing.
+            alone = False
+            raise
+        finally:
+            self.under_way -= 1
+            if alone:
+                self._alone.append(time.perf_counter() - began)
+
+    def stats(self) -> dict[str, float]:
+        """Return the figures that a replica reports; `graph.scaling.latency` reads them.
+
+        `alone_s` is the median of how long a call took that began while no other was under way, seconds; 0 before any.
+        `spread` is their variance, divided by the square of their mean, as their middle two thirds have it, and
+        `alone_calls` how many these were.
+        """
+        alone = sorted(self._alone) or [0.0]
+        low, median, high = (alone[len(alone) * sixth // 6] for sixth in (1, 3, 5))
+        spread = ((high - low) / 2 / median) ** 2 if median else 1.0
+        known = {"alone_s": median, "spread": spread, "alone_calls": float(len(self._alone))}
+        return {"arrived": float(self.arrived), **known}

@@ -10,81 +10,30 @@ Names: https://opentelemetry.io/docs/specs/semconv/; names that the conventions 
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from deployments.contract.item import PROCESS, AttributeValue, Item, Note, Timeline
+from deployments.contract.item import PROCESS, AttributeValue, Item, Note
+from deployments.observe.observer import ImageTrace, Trace
 
-# Source: https://www.w3.org/TR/trace-context/#traceparent-header
-TRACE_PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 ROOT = "classify"
 BATCH = "batch"
 QUEUE = "queue"
 SHUTDOWN_S = 5.0
 SCOPE = InstrumentationScope("ensemble-serving")
 PROPAGATOR = TraceContextTextMapPropagator()
-IDS = RandomIdGenerator()
 OK = Status()
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 # It would log every malformed `tracestate` with the client's text.
 logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
-
-
-def continue_trace(trace_parent: str | None) -> str:
-    """Return the caller's `traceparent` if it is valid; else a new one that is not sampled."""
-    if trace_parent is not None and TRACE_PARENT.fullmatch(trace_parent):
-        return trace_parent
-    return f"00-{IDS.generate_trace_id():032x}-{IDS.generate_span_id():016x}-00"
-
-
-@dataclass(slots=True)
-class Trace:
-    """The trace of one request.
-
-    Attributes:
-        parent: the W3C `traceparent` of the root span.
-        span: the root span; None if the trace is not sampled.
-        timeline: of the request's image that was classified last; None if none was.
-    """
-
-    parent: str
-    span: Span | None = None
-    timeline: Timeline | None = None
-
-    def end(self, attributes: Mapping[str, AttributeValue], fault: str | None) -> None:
-        """End the root span; `fault` is the message of a failure of the server, if there was one."""
-        if self.span is not None:
-            self.span.set_attributes(attributes)
-            if fault is not None:
-                self.span.set_status(Status(StatusCode.ERROR, fault))
-            self.span.end()
-
-
-@dataclass(slots=True)
-class ImageTrace:
-    """An image's part of a trace.
-
-    Attributes:
-        trace: of its request.
-        queued_ns: when it began to wait for a batch, nanoseconds since the epoch.
-        size: of the encoded image, bytes.
-        done_ns: when it was answered, which may be before the rest of its batch; 0 before.
-    """
-
-    trace: Trace
-    queued_ns: int
-    size: int
-    done_ns: int = 0
 
 
 class Tracing:
@@ -95,6 +44,7 @@ class Tracing:
         self._services = services
         self._resources: dict[tuple[str, tuple[str, int]], Resource] = {}
         self._processor = processor
+        self._ids = RandomIdGenerator()
         # The sampler is that of `OTEL_TRACES_SAMPLER`: it follows the caller's decision, and without one samples.
         provider = TracerProvider(resource=self._resource(ROOT, PROCESS), shutdown_on_exit=False)
         provider.add_span_processor(processor)
@@ -167,7 +117,7 @@ class Tracing:
         span: int | None = None,
     ) -> SpanContext:
         # Made as a whole, because it has ended: a tracer's span that is started and ended takes four times as long.
-        context = SpanContext(parent.trace_id, span or IDS.generate_span_id(), False, SAMPLED)
+        context = SpanContext(parent.trace_id, span or self._ids.generate_span_id(), False, SAMPLED)
         made = ReadableSpan(
             name,
             context,

@@ -26,7 +26,7 @@ MAX_LATE = 4
 # Seconds that a member must have had before it counts as late, where `patience_ms` is not set: an answer that is
 # missing after a short deadline does not show that the member is slow.
 LEAST_FAIR_S = 1.0
-INTERNAL_HINT = "a member failed on this image; the server's log has the cause"
+MEMBER_FAILED = "a member failed on this image; the server's log has the cause"
 
 # A member's share of the time that a batch has left, where `patience_ms` is not set; the nodes after it have the rest.
 PATIENT_SHARE = 0.8
@@ -153,7 +153,7 @@ class MemberClient:
         self._slow = self.breaker.reason
 
     def ask(self, batch: Batch[PixelSets], waits: bool = False) -> Call:
-        """Send the batch to the member; raise NoReplica if it has none and is spared, unless the batch `waits`."""
+        """Send the batch to the member. If it has no replica and is spared, the call fails unless the batch `waits`."""
         self._tried = time.monotonic()
         mine, is_spared = Batch(batch.payload[self._member.pixels], batch.items), self._is_spared
         if waits or is_spared is None:
@@ -207,7 +207,7 @@ class MemberClient:
         except Exception:
             # The caller gets a code, and the log the cause.
             logger.exception("member %r failed on a batch", self.name)
-        return EnsembleError(INTERNAL_HINT)
+        return EnsembleError(MEMBER_FAILED)
 
     def _give_up(self, call: Call, left_s: float) -> None:
         """Wait no longer; the member is late unless it answers in the rest of its fair time."""

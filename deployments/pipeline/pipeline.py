@@ -14,10 +14,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from deployments.contract.answer import Answer
-from deployments.contract.batch import Batch
+from deployments.contract.batch import NO_SCORES, Batch
 from deployments.contract.errors import EnsembleError
 from deployments.contract.item import Item, ItemNote
-from deployments.contract.member import NO_SCORES
 from deployments.contract.nodes import Flow, Graph, Node, Part, as_flow
 from deployments.contract.payload import CombinedProbabilities, MemberProbabilities, PixelSets, Probabilities
 from deployments.pipeline.member_client import Call, Member, MemberClient, MemberOutcome, Members, QuorumSettings

@@ -14,19 +14,15 @@ import grpc
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from deployments.doors import PROTOCOLS, absent, elsewhere
+from deployments.entry_points import not_installed
 from deployments.ingress.protocol import Protocol, functions
 from ensemble_serving.protocol.pool import add_to_default_pool
-
-PREFIX = "add_"
 
 
 def __getattr__(name: str) -> Any:
     if (protocols := functions().get(f"{__name__}.{name}")) is not None:
         return partial(_add, protocols)
-    protocol = name.removeprefix(PREFIX)
-    is_elsewhere = protocol in elsewhere(PROTOCOLS)
-    raise AttributeError(absent(protocol) if is_elsewhere else f"no installed protocol has a function {name}")
+    raise AttributeError(f"no installed protocol has a function {name}{not_installed()}")
 
 
 def _add(protocols: tuple[type[Protocol], ...], servicer: Any, server: Any) -> None:

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from deployments.doors import REPOSITORIES, elsewhere, find_class, names
+from deployments.entry_points import REPOSITORIES, find_class, names, not_installed
 from deployments.repository.errors import SourceError
 from deployments.repository.repository import MAX_NAME_LENGTH, NAME, Folder, Repository
 
@@ -69,10 +69,10 @@ def source_class(scheme: str) -> type[Source]:
     Raises:
         SourceError: no installed package serves the scheme, or the package can't be imported.
     """
-    known = {*names(REPOSITORIES), *elsewhere(REPOSITORIES)}
+    known = names(REPOSITORIES)
     if scheme not in known:
-        others = ", ".join(f"{each}://" for each in sorted(known - {"http"}))
-        raise SourceError(f"{scheme}:// is not supported; models come from a folder or {others}")
+        others = "".join(f" or {each}://" for each in known if each != "http")
+        raise SourceError(f"{scheme}:// is not supported; models come from a folder{others}{not_installed()}")
     try:
         found: type[Source] = find_class(REPOSITORIES, scheme, Source)
     except ValueError as err:

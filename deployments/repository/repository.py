@@ -2,7 +2,7 @@
 
 The layout is Triton's. A version folder holds one model file and, when `ensemble prepare` or `ensemble quantize`
 made it, a `metadata.json` with classes, input size and the SHA-256 of each file, verified before loading.
-Versions are written by `deployments.repository.writing`.
+`ensemble_models.writing` writes versions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from unicodedata import category
 
 import msgspec
 
-from deployments.private import changeable_by_others
+from deployments.folder_permissions import changeable_by_others
 from deployments.repository.errors import ModelError
 
 # The bundled models, beside the packages.

@@ -18,8 +18,10 @@ from deployments.contract.nodes import Node
 from deployments.observe.metrics import TaggedCounter
 from deployments.ray_internals.serve_client import user_config
 from deployments.reconfigure import LiveSettings
-from deployments.rpc.direct import ClusterSize, DirectEdge, Factory, StandIn
+from deployments.rpc.cluster import ClusterSize
+from deployments.rpc.direct import DirectEdge
 from deployments.rpc.listener import sockets
+from deployments.rpc.stand_in import Factory, StandIn
 
 logger = logging.getLogger("ray.serve")
 

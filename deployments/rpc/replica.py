@@ -1,4 +1,4 @@
-"""A replica of a node on this machine: the connections to it, the calls in flight, and whether it is frozen."""
+"""The replicas of a node on this machine: the connections to them, the calls in flight, and which are frozen."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import msgspec
 from deployments.contract.batch import Batch
 from deployments.contract.errors import error_by_code
 from deployments.cpus import cpu_ns
-from deployments.rpc.frames import Frames
-from deployments.rpc.wire import ANSWER, CALL, CLOSING, PING, Body, Buffer, decode, encode
+from deployments.rpc.wire import ANSWER, CALL, CLOSING, PING, VERSION, Body, Buffer, Frames, decode, encode
 
 logger = logging.getLogger("ray.serve")
 
@@ -27,6 +26,8 @@ SILENT_S = 0.1
 # It is frozen if it neither answers nor uses any CPU time for so many looks. They are counted, and not timed, because a
 # machine that was suspended gives its processes no time to answer.
 LOOKS, LOOK_EVERY_S = 4, 0.05
+# How often the folder of the sockets is read.
+READ_EVERY_S = 0.2
 
 
 class ReplicaGone(ConnectionError):
@@ -72,12 +73,13 @@ class Replica:
     """A replica on this machine.
 
     Attributes:
+        name: the name of its socket.
         in_flight: the number of calls in flight.
         is_frozen: whether its process stands still. Its calls have ended by ReplicaGone.
     """
 
     def __init__(self, path: Path) -> None:
-        self.in_flight = 0
+        self.name, self.in_flight = path.name, 0
         self.is_frozen = False
         self._path = path
         self._idle: list[Connection] = []
@@ -102,7 +104,9 @@ class Replica:
         self.in_flight += 1
         try:
             connection = await self._connect()
-            self._begin_watch()
+            if self._watch is None:
+                self._heard = time.monotonic()
+                self._watch = asyncio.get_running_loop().create_task(self._keep_watch())
             self._busy.add(connection)
             try:
                 kind, answer, body = await connection.call(CALL, header, buffers)
@@ -146,19 +150,17 @@ class Replica:
         else:
             self._idle.append(connection)
 
-    def _begin_watch(self) -> None:
-        if self._watch is None or self._watch.done():
-            self._heard = time.monotonic()
-            self._watch = asyncio.get_running_loop().create_task(self._keep_watch())
-
     async def _keep_watch(self) -> None:
         """Watch for a frozen replica, while calls to it are in flight."""
-        with suppress(ReplicaGone):
+        try:
             while self.in_flight:
                 await asyncio.sleep(SILENT_S)
                 if self.in_flight and time.monotonic() > self._heard + SILENT_S:
                     await self._ping()
-        self.is_frozen = False
+        except ReplicaGone:
+            pass
+        finally:
+            self.is_frozen, self._watch = False, None
 
     async def _ping(self) -> None:
         """Wait until the replica answers; meanwhile its calls end if it is frozen.
@@ -192,3 +194,39 @@ class Replica:
         self._closed = True
         for connection in self._idle:
             connection.abort()
+
+
+class LocalReplicas:
+    """The replicas on this machine whose sockets are in a folder, by the sockets' names."""
+
+    def __init__(self, folder: Path, own: str = "") -> None:
+        """Set the folder, and the name of the caller's own socket if it has one there."""
+        self._folder, self._own = folder, own
+        self._looked = float("-inf")
+        self._found: dict[str, Replica] = {}
+
+    @property
+    def connections(self) -> int:
+        """The number of open connections; from any thread."""
+        return sum(replica.connections for replica in list(self._found.values()))
+
+    def look(self) -> dict[str, Replica]:
+        """Find the replicas; reads the folder in each call while there are none, otherwise every `READ_EVERY_S`."""
+        now = time.monotonic()
+        if self._found and now < self._looked + READ_EVERY_S:
+            return self._found
+        self._looked = now
+        try:
+            names = {path.name for path in self._folder.iterdir() if path.suffix == f".{VERSION}"} - {self._own}
+        except OSError:
+            names = set()
+        for name in self._found.keys() - names:
+            self.forget(name)
+        for name in sorted(names - self._found.keys()):
+            self._found[name] = Replica(self._folder / name)
+        return self._found
+
+    def forget(self, name: str) -> None:
+        """Close the connections to a replica; it is found again if its socket is still there."""
+        if (replica := self._found.pop(name, None)) is not None:
+            replica.close()

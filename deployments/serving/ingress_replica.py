@@ -34,8 +34,10 @@ from deployments.observe.observer import Observer
 from deployments.observe.tracing import Tracing
 from deployments.ray_internals.serve_client import http_host
 from deployments.reconfigure import LiveSettings
-from deployments.rpc.direct import ClusterSize, DirectEdge, Factory
+from deployments.rpc.cluster import ClusterSize
+from deployments.rpc.direct import DirectEdge
 from deployments.rpc.edge import edge
+from deployments.rpc.stand_in import Factory
 from deployments.serving.node_replica import take_cores
 from deployments.serving.spec import IngressSpec
 

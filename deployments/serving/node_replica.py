@@ -11,11 +11,11 @@ from typing import Any
 import ray
 from ray import serve
 
-from deployments.contract.autoscaling_stats import AutoscalingStats
 from deployments.contract.batch import Batch
 from deployments.contract.nodes import HealthChecked, Node
 from deployments.cpus import REPLICAS, Pinning
 from deployments.observe.metrics import StateReport, report_periodically
+from deployments.observe.observer import AutoscalingStats
 from deployments.reconfigure import LiveSettings
 from deployments.rpc.listener import Listener, sockets
 

@@ -17,7 +17,8 @@ from PIL import Image, ImageOps
 from deployments.contract.errors import ImageTooLarge, InvalidImage
 from deployments.contract.image_probe import PLAIN_PIXELS, START_OF_SCAN, Jpeg, read_jpeg, read_netpbm
 from deployments.contract.payload import Decoded, Pixels
-from deployments.contract.preprocessing import Preprocessing
+from deployments.contract.preprocessing import Preprocessing, Size
+from deployments.transformer.resampling import resize
 
 # Pillow's own limit would apply before ours.
 Image.MAX_IMAGE_PIXELS = None
@@ -30,6 +31,8 @@ FORMATS = ("PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
 # The memory that decoding takes at its peak, as measured, bytes per pixel at full scale (OpenCV 5.0).
 USUAL_BYTES_PER_PIXEL = 12
 BYTES_PER_PIXEL = {"JPEG": 6, "PNG": 6, "WEBP": 6, "JPEG2000": 20, "AVIF": 21}
+# What Pillow's filters take besides the decoded image, bytes for each pixel that they read.
+COPIED_BYTES_PER_PIXEL = 6
 # How many scans a JPEG of the largest size may have; encoders write ten.
 MAX_SCANS = 20
 # A PGM and a PPM whose numbers are written as text.
@@ -56,13 +59,8 @@ MOST_LOOKED_AT = 1024
 # What Pillow reads in some modes, and OpenCV does not. A PGM of 16 bits, which it does, has the mode I, too.
 LARGE_NUMBERS = {"F": "floating-point numbers", "I": "numbers of 32 bits"}
 REDUCED_JPEG = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2: cv2.IMREAD_REDUCED_COLOR_2}
-# `area` is linear where the image grows.
-INTERPOLATIONS = {
-    "area": cv2.INTER_LINEAR,
-    "linear": cv2.INTER_LINEAR,
-    "cubic": cv2.INTER_CUBIC,
-    "nearest": cv2.INTER_NEAREST,
-}
+# How many times larger than needed an image is left for Pillow's filters, which would otherwise differ by two levels.
+REDUCING_GAP = 2
 
 
 class SizeLimits(Protocol):
@@ -108,12 +106,18 @@ class Header:
         for each in wanted:
             side = max(self.width, self.height) if each.resize == "letterbox" else min(self.width, self.height)
             kept = each.crop_ratio if each.resize == "crop" else 1
-            spare = min(spare, side * kept / max(each.size))
+            spare = min(spare, side * kept / max(each.size) / (REDUCING_GAP if each.antialiases else 1))
         return next((factor for factor in REDUCED_JPEG if spare >= factor), 1)
 
     def memory(self, wanted: Sequence[Preprocessing]) -> int:
         """Estimate the most memory that decoding for these pixels takes, bytes."""
-        return self.width * self.height * self.bytes_per_pixel // self.scale(wanted) ** 2 + self.kept
+        pixels, short, resampled = self.width * self.height, min(self.width, self.height), 0.0
+        for each in wanted:
+            if each.antialiases:
+                part = (each.crop_ratio * short) ** 2 * max(each.size) / min(each.size)
+                resampled = max(resampled, min(pixels, part) if each.resize == "crop" else pixels)
+        most = max(pixels * self.bytes_per_pixel, 3 * pixels + COPIED_BYTES_PER_PIXEL * resampled)
+        return int(most) // self.scale(wanted) ** 2 + self.kept
 
 
 def read_header(encoded: bytes, limits: SizeLimits, jpeg: Jpeg | None = None) -> Header:
@@ -198,7 +202,8 @@ def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> D
     Raises:
         InvalidImage: the image is damaged or truncated.
     """
-    flags = REDUCED_JPEG.get(header.scale(wanted), cv2.IMREAD_COLOR)
+    scale = header.scale(wanted)
+    flags = REDUCED_JPEG.get(scale, cv2.IMREAD_COLOR)
     if header.white:
         flags |= cv2.IMREAD_ANYDEPTH
     # OpenCV 5.0 wants white space behind the last number.
@@ -216,8 +221,15 @@ def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> D
     if header.white:
         image = cv2.convertScaleAbs(image, alpha=255 / header.white)
     pixels = image.astype(np.uint8, copy=False)
-    sets = [resize(pixels, preprocessing) for preprocessing in wanted]
+    full = None if scale == 1 else _upright(header, pixels)
+    sets = [resize(pixels, preprocessing, full) for preprocessing in wanted]
     return Decoded(sets, (header.width, header.height), warning)
+
+
+def _upright(header: Header, image: Pixels) -> Size:
+    """Return the height and width that the image has at full scale, which its file may say is turned."""
+    is_turned = (header.height < header.width) != (image.shape[0] < image.shape[1])
+    return (header.width, header.height) if is_turned else (header.height, header.width)
 
 
 def _by_opencv(encoded: bytes, flags: int) -> Any:
@@ -262,33 +274,3 @@ def _by_pillow(encoded: bytes) -> Pixels | None:
     # Pillow's parsers raise errors of many types.
     except Exception:
         return None
-
-
-def resize(image: Pixels, wanted: Preprocessing) -> Pixels:
-    """Resize an image, uint8 [h,w,3], for a preprocessing; a crop comes first, because that is the cheaper order."""
-    height, width = image.shape[:2]
-    size = wanted.size
-    if wanted.resize == "crop":
-        scale = max(size[0] / height, size[1] / width) / wanted.crop_ratio
-        rows, columns = (max(1, round(edge / scale)) for edge in size)
-        top, left = (height - rows) // 2, (width - columns) // 2
-        image = image[top : top + rows, left : left + columns]
-    elif wanted.resize == "letterbox":
-        scale = min(size[0] / height, size[1] / width)
-        size = min(size[0], max(1, round(height * scale))), min(size[1], max(1, round(width * scale)))
-    steps = [(size, INTERPOLATIONS[wanted.interpolation])]
-    if wanted.interpolation == "area":
-        # OpenCV averages only where neither side grows.
-        smaller = min(image.shape[0], size[0]), min(image.shape[1], size[1])
-        steps.insert(0, (smaller, cv2.INTER_AREA))
-    for (rows, columns), interpolation in steps:
-        if image.shape[:2] != (rows, columns):
-            resized = cv2.resize(image, (columns, rows), interpolation=interpolation)
-            image = resized.astype(np.uint8, copy=False)
-    if size == wanted.size:
-        return np.ascontiguousarray(image)
-    boxed = np.empty((*wanted.size, 3), np.uint8)
-    boxed[:] = wanted.border
-    top, left = (wanted.size[0] - size[0]) // 2, (wanted.size[1] - size[1]) // 2
-    boxed[top : top + size[0], left : left + size[1]] = image
-    return boxed

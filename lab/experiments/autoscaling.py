@@ -25,8 +25,8 @@ import httpx
 import numpy as np
 import yaml
 
-from deployments.contract.batch import Batch, Work
-from deployments.contract.member import MemberConfig, MemberInterface, Signature, predicted
+from deployments.contract.batch import Batch, Work, predicted
+from deployments.contract.member import MemberConfig, MemberInterface, Signature
 from deployments.contract.payload import Pixels, Probabilities
 from ensemble_capacity.load.generator import Generator
 from ensemble_capacity.load.load import Arrivals, Closed, Target

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from deployments.contract.preprocessing import Preprocessing
 from deployments.repository.repository import DEFAULT_ROOT
-from deployments.transformer import decoding
+from deployments.transformer import resampling
 from ensemble_models.dataset import Dataset, decode
 from lab.training.recipe import Recipe
 from lab.training.teachers import Teachers
@@ -153,7 +153,7 @@ def resized(images: Tensor, size: int) -> Tensor:
     if images.shape[2:] == (size, size):
         return images
     wanted = Preprocessing((size, size))
-    made = [decoding.resize(image, wanted) for image in images.permute(0, 2, 3, 1).contiguous().numpy()]
+    made = [resampling.resize(image, wanted) for image in images.permute(0, 2, 3, 1).contiguous().numpy()]
     return torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2)
 
 

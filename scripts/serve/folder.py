@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from deployments.private import changeable_by_others
+from deployments.folder_permissions import changeable_by_others
 from scripts.errors import ScriptError
 
 PREFIX = "ens-"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from deployments.contract.hosts import CLUSTER_PORT, DEFAULT_CLUSTER_PORT, HOST_ADDRESS, is_in_cluster
-from deployments.doors import COMBINERS, FEATURES, MEMBERS, PROTOCOLS, REPOSITORIES
+from deployments.entry_points import COMBINERS, FEATURES, MEMBERS, PROTOCOLS, REPOSITORIES
 from deployments.ray_internals.import_path import append_working_directory
 from scripts.configuration import ours
 from scripts.errors import ScriptError

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from deployments.contract.hosts import LOOPBACK
+from deployments.folder_permissions import is_private
 from deployments.ingress.listeners.slot import FOLDER
-from deployments.private import is_private
 from scripts.errors import ScriptError, errors_in_one_line
 from scripts.flags import described
 from scripts.serve.environment import raise_file_limit

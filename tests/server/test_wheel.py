@@ -158,8 +158,8 @@ def test_what_a_package_brings_that_is_not_installed_names_it(python, tmp_path):
     command = [python.with_name("ensemble"), "deploy", "my.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
-    told = "is part of ensemble-interop, which is not installed here; pip install 'ensemble-serving[interop]'"
-    assert told in done.stderr
+    assert "no installed plugin has 'tensorflow_serving'; not installed here: ensemble-features, " in done.stderr
+    assert "(pip install 'ensemble-serving[features,interop,models,onnxruntime,sources]')" in done.stderr
 
 
 @pytest.fixture(scope="module")

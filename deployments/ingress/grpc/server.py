@@ -13,13 +13,11 @@ from google.protobuf.message_factory import GetMessageClass
 
 from deployments.contract.errors import INTERNAL_HINT, EnsembleError
 from deployments.contract.item import TRACE_ID
-from deployments.doors import absent_at
 from deployments.ingress.callers import caller, check_once
 from deployments.ingress.grpc.wire import decoded
 from deployments.ingress.protocol import Protocol, Service
 from deployments.ingress.routes import Answered, Context, Rpc
-from deployments.observe.observer import Call
-from deployments.observe.tracing import Trace
+from deployments.observe.observer import Call, Trace
 
 logger = logging.getLogger("ray.serve")
 
@@ -56,7 +54,7 @@ class GrpcServer:
         method, metadata = self._methods[path], dict(context.invocation_metadata())
         if method.rpc is None:
             context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-            context.set_details(absent_at(f"/{path}") or f"{path} is not served")
+            context.set_details(f"{path} is not served")
             return method.response()
         if not method.rpc.observed:
             return await self._answered(path, body, context, metadata, Call(Trace("")))

@@ -21,15 +21,13 @@ from deployments.contract.errors import (
 )
 from deployments.contract.hosts import RAY_METRICS_SETTING, host_address, is_in_cluster
 from deployments.contract.item import QUEUE, TRACE_ID, Timeline
-from deployments.doors import absent_at
 from deployments.ingress.callers import caller, check_host, check_once, check_origin
 from deployments.ingress.error_style import ErrorStyle
 from deployments.ingress.http import bodies, documents
 from deployments.ingress.pacing import RejectionPacer
 from deployments.ingress.protocol import Protocol, Service, merged
 from deployments.ingress.routes import Route, plain
-from deployments.observe.observer import Call
-from deployments.observe.tracing import Trace
+from deployments.observe.observer import Call, Trace
 
 logger = logging.getLogger("ray.serve")
 
@@ -108,13 +106,9 @@ class HttpServer:
     def _not_found(self, path: str) -> Response:
         """Answer a request for an unknown path, as the protocol has it whose path it would be."""
         protocol = next((each for each in self._protocols if path.startswith(each.prefix)), Protocol())
-        if hint := absent_at(path):
-            error = NotFound(hint)
-        elif path == METRICS:
-            error = NotFound(f"there is no {path} on this port; {where_metrics_are()}")
-        else:
-            error = protocol.not_found(path)
-        return self._error(error, protocol.style)
+        if path == METRICS:
+            return self._error(NotFound(f"there is no {path} on this port; {where_metrics_are()}"), protocol.style)
+        return self._error(protocol.not_found(path), protocol.style)
 
     async def _answered(self, request: Request, route: Route, call: Call) -> Response:
         try:

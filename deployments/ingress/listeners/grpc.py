@@ -20,7 +20,6 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
 from deployments.contract.caller import REQUEST_IDS
-from deployments.doors import absent_at
 from deployments.ingress.grpc.server import GrpcServer
 from deployments.ingress.listeners.grpc_call import OPENING, PREFIX, GrpcCall, Metadata, frame
 from deployments.ingress.routes import Answered
@@ -244,8 +243,7 @@ class GrpcListener:
         if method is None:
             call.code = grpc.StatusCode.UNIMPLEMENTED
             served = ", ".join(service.full_name for service in self.services)
-            unknown = f"there is no method {call.path}; by grpc_servicer_functions the services are {served}"
-            call.details = absent_at(call.path) or unknown
+            call.details = f"there is no method {call.path}; by grpc_servicer_functions the services are {served}"
             return None
         if not call.check():
             return None

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from deployments.contract.batch import Batch, Work
-from deployments.contract.member import MemberConfig, MemberInterface, Signature, predicted
+from deployments.contract.batch import Batch, Work, predicted
+from deployments.contract.member import MemberConfig, MemberInterface, Signature
 from deployments.contract.payload import Pixels, Probabilities
 
 

@@ -246,13 +246,26 @@ def check_unseen(model: Model, images: Dataset) -> None:
             f"the metadata of {model.name!r} do not show whether it was trained on these images; it must not have been"
         )
         return
-    learnt, _ = Dataset.open(images.path).hold_out(left_out)
-    if not set(learnt.names).isdisjoint(images.names):
+    if _has_learnt(images, left_out):
         hint = f"name --hold-out {left_out}" if left_out >= FEWEST else "name other images, or train with --hold-out"
         raise ScriptError(
             f"{model.name!r} was trained on {images.path.name} with --hold-out {left_out}, so it has learnt some of "
             f"these {len(images)} images, of which it is too sure; {hint}"
         )
+
+
+def _has_learnt(images: Dataset, left_out: int) -> bool:
+    learnt, _ = Dataset.open(images.path).hold_out(left_out)
+    return not set(learnt.names).isdisjoint(images.names)
+
+
+def used_for(model: Model, images: Dataset) -> str:
+    """Say what data of these images were used for by the model's metadata, `trained on` say; empty for nothing."""
+    if (left_out := images_left_out(model, images)) is not None and _has_learnt(images, left_out):
+        return "trained on"
+    records = {"calibrated on": model.metadata.get("calibration"), "quantized with": model.source}
+    digests = {use: each["sha256"] for use, each in records.items() if isinstance(each, dict) and "sha256" in each}
+    return next((use for use, digest in digests.items() if digest == images.sha256), "")
 
 
 def images_left_out(model: Model, images: Dataset) -> int | None:

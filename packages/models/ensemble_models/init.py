@@ -8,13 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import click
-import yaml
 
+from deployments.contract.errors import ConfigurationError
 from deployments.repository.errors import ModelError
 from ensemble_models.options import FILE, Command, OutputFile, option, repository_option
 from ensemble_models.prepare import __main__ as prepare
 from scripts import configuration
 from scripts.errors import ScriptError
+from scripts.strict_yaml import Document
 
 # In the folder that Keras and TensorFlow export.
 SAVED_MODEL = "saved_model.pb"
@@ -71,8 +72,8 @@ def write(file: Path, repository: Path, members: list[str]) -> None:
 
 def _in_yaml(text: str) -> str:
     """Write a name or a path in YAML: in quotes only where YAML would read something else, as a number."""
-    with suppress(yaml.YAMLError):
-        if yaml.safe_load(text) == text:
+    with suppress(ConfigurationError):
+        if Document(text).value == text:
             return text
     return json.dumps(text, ensure_ascii=False)
 

@@ -201,8 +201,8 @@ def file_options(*kinds: str) -> Callable[[Function], Function]:
     return add
 
 
-def write_files(args: object, table: Table | None, records: Any = None) -> None:
-    """Write the files that the options name: `--markdown` the table, and `--json` the records.
+def write_files(args: object, table: Table | None, records: Any = None, more: Sequence[Table] = ()) -> None:
+    """Write the files that the options name: `--markdown` the table and `more` of them, and `--json` the records.
 
     Records may be dataclasses; a value that is no number is null.
     """
@@ -210,4 +210,4 @@ def write_files(args: object, table: Table | None, records: Any = None) -> None:
     if (file := getattr(args, "json", None)) is not None:
         file.write_bytes(msgspec.json.format(msgspec.json.encode(records, enc_hook=float), indent=1) + b"\n")
     if table is not None and (file := getattr(args, "markdown", None)) is not None:
-        file.write_text(table.markdown(), encoding="utf-8")
+        file.write_text("\n".join(each.markdown() for each in (table, *more)), encoding="utf-8")

@@ -88,7 +88,7 @@ def calibration_error(sure: Probabilities, right: NDArray[np.bool_]) -> float:
 
 def log_loss(probabilities: Probabilities, labels: Truth) -> float:
     """Compute the mean negative log-likelihood, in nats, of labels, [N], by probabilities, [N,C]."""
-    return -float(np.log(_of_labels(probabilities, labels)).mean())
+    return -float(np.log(of_labels(probabilities, labels)).mean())
 
 
 def temperature(probabilities: Probabilities, labels: Truth) -> float:
@@ -116,7 +116,7 @@ def temperature(probabilities: Probabilities, labels: Truth) -> float:
     return float(f"{low:.4g}")
 
 
-def _of_labels(probabilities: Probabilities, labels: Truth) -> NDArray[np.float64]:
+def of_labels(probabilities: Probabilities, labels: Truth) -> NDArray[np.float64]:
     """Look up the probability of each label, [N]."""
     found: NDArray[np.float64] = probabilities[np.arange(len(labels)), labels].astype(np.float64)
     return np.maximum(found, SMALLEST)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import threading
 import time
@@ -22,7 +23,7 @@ from deployments.contract.item import Item
 from deployments.contract.member import MemberConfig, MemberInterface
 from deployments.contract.options import Options
 from deployments.contract.preprocessing import Preprocessing
-from deployments.doors import MEMBERS, find_class, names
+from deployments.entry_points import MEMBERS, find_class, names
 from deployments.ingress.keys import digest
 from deployments.ingress.listeners.slot import APPLICATION, FUNCTIONS
 from deployments.members.versioned import VersionSettings
@@ -968,7 +969,8 @@ def test_services_that_can_not_be_served_are_told(root, serve, args, what):
 def test_services_of_a_package_that_is_not_installed_are_told(root, without_plugins):
     for front in ("direct", "serve"):
         [found] = told(root, {"front": front}, {"grpc_options": {"grpc_servicer_functions": [FUNCTION("seldon")]}})
-        assert "seldon is part of ensemble-interop, which is not installed here; pip install" in found
+        assert "add_seldon, and no installed protocol has it" in found
+        assert "not installed here: ensemble-features, ensemble-interop" in found
 
 
 @pytest.mark.parametrize(
@@ -990,7 +992,7 @@ def test_services_of_a_package_that_is_not_installed_are_told(root, without_plug
 )
 def test_an_argument_of_a_package_that_is_not_installed_is_told(root, args, package, without_plugins):
     [found] = told(root, args)
-    assert f"is part of {package}, which is not installed here; pip install" in found
+    assert re.search(f"not installed here: [a-z, -]*{package}.* \\(pip install ", found)
 
 
 def test_a_protocol_that_is_none_is_told(root):

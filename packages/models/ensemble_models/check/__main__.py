@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from ensemble_models.options import (
     POSITIVE,
     VARIABLE,
     Command,
+    Number,
     OutputFile,
     data_option,
     default_repository,
@@ -23,6 +25,7 @@ from ensemble_models.options import (
     option,
     write_files,
 )
+from ensemble_models.subsets import Limits
 from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.shipped import shipped
@@ -31,7 +34,7 @@ from scripts.shipped import shipped
 AT_ONCE = 16
 
 
-def results(args: SimpleNamespace) -> measure.Results:
+def measured(args: SimpleNamespace) -> measure.Results:
     """Measure what the command line asks for."""
     dataset = Dataset.open(args.data).held_out(args.hold_out)
     if args.limit:
@@ -48,16 +51,24 @@ def results(args: SimpleNamespace) -> measure.Results:
         config = configuration.check_arguments(found[0])
         if args.repository:
             config = config.model_copy(update={"model_repository": args.repository})
-        return served.running(args.url, config, dataset, args.connections or AT_ONCE)
+        return measure.Results(*served.running(args.url, config, dataset, args.connections or AT_ONCE))
     config, agreed = configuration.check(found[0])
-    scores, sentences = measure.served(config, agreed, dataset, args.method)
-    return scores, [*configuration.doubts(config, agreed), *sentences]
+    results = measure.served(config, agreed, dataset, args.method)
+    return results._replace(sentences=[*configuration.doubts(config, agreed), *results.sentences])
 
 
 def refuse_contradictions(args: SimpleNamespace) -> None:
     """Raise UsageError for options that are not for each other."""
     if args.url and (args.members or args.method):
         raise click.UsageError("--members and --method are the server's with --url")
+    if args.url and (args.write or args.max_cost or args.min_top1):
+        raise click.UsageError(
+            "--write, --max-cost and --min-top1 choose among members that are measured here, not by --url"
+        )
+    if args.write and args.members:
+        raise click.UsageError(
+            "--write writes a configuration of CONFIG's members; `ensemble init` writes one of --members"
+        )
     if args.connections and not args.url:
         raise click.UsageError("--connections is for --url")
     if args.config and (args.members or (args.repository and not args.url)):
@@ -81,13 +92,17 @@ def refuse_contradictions(args: SimpleNamespace) -> None:
 @option("--method", type=MethodName(), help="How the ensembles combine members.")
 @option("--url", help="Measure this server instead of CONFIG, as http://127.0.0.1:8000.")
 @option("--connections", type=POSITIVE, help=f"Requests in flight, with --url; default: {AT_ONCE}.")
+@option("--max-cost", type=Number(), metavar="MS", help="The most CPU time per image of the advised members.")
+@option("--min-top1", type=Number(below=100), metavar="PERCENT", help="The least top-1 of the advised members.")
+@option("--write", type=OutputFile(), metavar="FILE.yaml", help="Write CONFIG with the advised members.")
 @file_options("json", "markdown")
-@option("--plot", type=OutputFile(), metavar="FILE", help="PNG or SVG; needs Matplotlib.")
+@option("--plot", type=OutputFile(), metavar="FILE", help="Top-1 over CPU time, PNG or SVG; needs Matplotlib.")
 def main(**given: Any) -> None:
     """Measure top-1 on labelled images, before anything is served or by a running server.
 
     ensemble check my.yaml --data images/
-    ensemble check --data test.zip --members resnet densenet --markdown accuracy.md --plot accuracy.svg
+    ensemble check my.yaml --data images/ --max-cost 5 --write better.yaml --plot members.svg
+    ensemble check --data test.zip --members resnet densenet --markdown accuracy.md
     ensemble check --data test.zip --url http://127.0.0.1:8000
     ensemble check --data train.zip --hold-out 5000 --members a b
 
@@ -96,18 +111,32 @@ def main(**given: Any) -> None:
     the pixels, frequent confusions, and images on which the members disagree. Models run in this process, with the
     server's own decoding, prediction and combination.
 
+    A second table has the subsets of members that pay: how much top-1 each one gains over the best member, and its CPU
+    time per image. The advised subset is the cheapest one that these images do not show to be worse than the best;
+    other images judge it, by cross-validation. --write writes a configuration of it.
+
     With --members it measures models of a repository, and their ensembles with equal weights; with --url what a
     running server answers. Top-1 is in percent, with its 95 % interval; ECE is the expected calibration error, in
     percent: how far the probabilities of answers are from the share of right answers.
     """
     args = SimpleNamespace(**given)
     refuse_contradictions(args)
-    scores, sentences = results(args)
-    shown = table(scores, sentences)
-    shown.show()
-    write_files(args, shown, scores)
+    found = measured(args)
+    shown, records = [table(found.scores, found.sentences)], list[Any](found.scores)
+    if found.choice is not None:
+        choice = replace(found.choice, limits=Limits(args.max_cost, args.min_top1))
+        shown.append(choice.table())
+        records += map(choice.record, choice.shown)
+        if args.write is not None:
+            choice.write(configuration.read(args.config or shipped("serve_config.yaml")), args.write)
+            print(f"wrote {args.write}, which serves {choice.chosen}")
+    elif args.write or args.max_cost or args.min_top1:
+        raise ScriptError("there is no choice: it needs two members with models on this machine")
+    for each in shown:
+        each.show()
+    write_files(args, shown[0], records, shown[1:])
     if args.plot is not None:
-        plot(scores, args.plot)
+        choice.plot(args.plot) if found.choice is not None else plot(found.scores, args.plot)
 
 
 if __name__ == "__main__":

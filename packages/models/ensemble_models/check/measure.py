@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -21,11 +21,13 @@ from deployments.contract.preprocessing import Preprocessing
 from deployments.contract.proportion import wilson
 from deployments.repository.repository import find, versions
 from deployments.transformer.decoding import read_header
+from ensemble_models.check.choice import Choice
 from ensemble_models.check.report import ENSEMBLE, Score, gain, joined
-from ensemble_models.dataset import LIMITS, Dataset, indices, truth_of
+from ensemble_models.dataset import LIMITS, Dataset, indices, truth_of, used_for
 from ensemble_models.ensembles import Members
-from ensemble_models.prediction import Candidate, of_configuration, of_models, predictions
+from ensemble_models.prediction import Candidate, measured_predictions, of_configuration, of_models
 from ensemble_models.statistics import Interval, Truth, hits
+from ensemble_models.subsets import Panel
 from graph.config import EnsembleConfig
 from graph.signature import EnsembleSignature
 from scripts.errors import ScriptError
@@ -103,8 +105,20 @@ def disagreements(members: Members, answers: Truth, names: Sequence[str], datase
 
 
 INT8 = "INT8"
-# Each score, and sentences on them.
-Results = tuple[list[Score], list[str]]
+
+
+class Results(NamedTuple):
+    """What was measured.
+
+    Attributes:
+        scores: of each model and ensemble.
+        sentences: on them.
+        choice: which members pay; None if there is no choice.
+    """
+
+    scores: list[Score]
+    sentences: list[str]
+    choice: Choice | None = None
 
 
 def repository(root: Path, names: Sequence[str], dataset: Dataset, method: Method = "mean") -> Results:
@@ -146,8 +160,8 @@ def served(
     """
     weights = {name: (config.combiner.weights or config.weights).get(name, 0.0) for name in config.weights}
     together = agreed.labels, weights, method or config.combiner.method, config.ensemble.field("cascade")
-    scores, sentences = measured(of_configuration(config, agreed), dataset, *together)
-    return scores, [*sizes(config, agreed, dataset), *sentences]
+    found = measured(of_configuration(config, agreed), dataset, *together)
+    return found._replace(sentences=[*sizes(config, agreed, dataset), *found.sentences])
 
 
 def measured(
@@ -169,7 +183,7 @@ def measured(
         cascade: in which order members are asked, and until when; None for all of them.
     """
     labels = indices(dataset, names, "the models")
-    outputs = predictions(candidates, dataset)
+    outputs, costs = measured_predictions(candidates, dataset)
     scores, ensembles = _scores(candidates, outputs, labels), list[Score]()
     sentences, findings = list[str](), list[str]()
     for rows in selections(candidates, list(weights)):
@@ -196,7 +210,37 @@ def measured(
             members_served = ", ".join(f"{score.name} {score.version}" for score in parts)
             sentences.append(f"The configuration serves the {joined(parts)} ensemble: {members_served}.")
         sentences.append(gain(ensembles[-1], parts, difference))
-    return [*scores, *ensembles], [*sentences, *findings]
+    sentences += [*findings, *_learnt(candidates, dataset)]
+    return Results([*scores, *ensembles], sentences, _choice(candidates, outputs, costs, labels, list(weights)))
+
+
+def _choice(
+    candidates: Sequence[Candidate],
+    outputs: Sequence[Probabilities],
+    costs: Sequence[float | None],
+    labels: Truth,
+    names: Sequence[str],
+) -> Choice | None:
+    """Offer the choice among the members that are served, or else among each model's highest version."""
+    found = selections(candidates, names)
+    rows = found[0 if any(each.is_served for each in candidates) else -1] if found else {}
+    known = {name: costs[row] for name, row in rows.items()}
+    if len(rows) < 2 or None in known.values():
+        return None
+    models = {name: candidates[row].model for name, row in rows.items()}
+    megabytes = {
+        name: model.path.with_suffix(".bin").stat().st_size / 1e6 for name, model in models.items() if model is not None
+    }
+    scores = {name: outputs[row] for name, row in rows.items()}
+    costs_ms = {name: cost for name, cost in known.items() if cost is not None}
+    return Choice(Panel(Members(scores, labels, dict.fromkeys(rows, 1.0), costs_ms)), megabytes)
+
+
+def _learnt(candidates: Sequence[Candidate], dataset: Dataset) -> Iterator[str]:
+    """Name the models that the images helped to make, as far as metadata show it."""
+    for each in candidates:
+        if each.model is not None and (use := used_for(each.model, dataset)):
+            yield f"{each.name} {each.version} was {use} these images, so its figures are too high; take other images."
 
 
 def selections(candidates: Sequence[Candidate], names: Sequence[str]) -> list[dict[str, int]]:

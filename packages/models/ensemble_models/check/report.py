@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +84,14 @@ def gain(ensemble: Score, members: Sequence[Score], difference: Interval | None 
 
 
 def plot(scores: Sequence[Score], path: Path) -> None:
-    """Write a bar chart, a group for each model and a bar for each precision, as PNG or SVG by the file's name.
+    """Draw a bar chart, a group for each model and a bar for each precision; see `figure_file`."""
+    with figure_file(path) as figure:
+        _bars(figure, scores)
+
+
+@contextmanager
+def figure_file(path: Path) -> Iterator[Any]:
+    """Yield a figure of Matplotlib, and write it after the block, as PNG or SVG by the file's name.
 
     Raises:
         ScriptError: Matplotlib is missing, or writes no such file.
@@ -92,10 +100,20 @@ def plot(scores: Sequence[Score], path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as err:
         raise ScriptError("--plot needs Matplotlib: pip install matplotlib") from err
+    figure = Figure(layout="constrained")
+    yield figure
+    try:
+        # Without the date the same results give the same file.
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    except ValueError as err:
+        raise ScriptError(f"can't draw {path}: {err}") from err
+
+
+def _bars(figure: Any, scores: Sequence[Score]) -> None:
     names = list(dict.fromkeys(score.name for score in scores))
     precisions = list(dict.fromkeys(score.precision for score in scores))
     width = 0.8 / len(precisions)
-    figure = Figure(figsize=(2 + 1.4 * len(names), 4), layout="constrained")
+    figure.set_size_inches(2 + 1.4 * len(names), 4)
     axes = figure.subplots()
     for shift, kind in enumerate(precisions):
         # The latest version of a precision.
@@ -110,8 +128,3 @@ def plot(scores: Sequence[Score], path: Path) -> None:
     axes.set_title(f"{max(score.images for score in scores):,} images")
     axes.legend(loc="upper left", ncols=len(precisions), frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-    try:
-        # Without the date the same results give the same file.
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    except ValueError as err:
-        raise ScriptError(f"can't draw {path}: {err}") from err

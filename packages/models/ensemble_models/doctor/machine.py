@@ -6,12 +6,12 @@ import os
 import platform
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from deployments.contract.errors import ConfigurationError
 from deployments.contract.hosts import is_in_cluster
 from deployments.contract.names import INGRESS
 from deployments.cpus import available_cpus
@@ -19,30 +19,18 @@ from deployments.members.local import LocalMember
 from ensemble_models.doctor import Finding, failure
 from graph.config import EnsembleConfig
 from graph.placement import share_of_threads, sharing
-from scripts.configuration import replicas_at_start
 from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH
 from scripts.serve.folder import SETTING, check_place, parent
 from scripts.serve.ports import Port, check_ports
+from scripts.serve.resources import GIB, available, check_placement, reserved
+from scripts.strict_yaml import Document
 
 CPU_INFO = Path("/proc/cpuinfo")
-GIB = 1024**3
 # A replica is a Python process with Ray in it: 120 to 250 MB, measured on this project's.
 MEMORY_OF_A_REPLICA = 0.25 * GIB
 # By the kernel's names: the instructions that speed up a type of number.
 INT8 = {"amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx_vnni": "AVX VNNI"}
 BF16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512"}
-
-
-def reserved(config: Mapping[str, Any]) -> dict[str, float]:
-    """Sum what a machine's replicas of a Serve config reserve at the start: `num_cpus`, and `memory` in bytes."""
-    total = {"num_cpus": 0.0, "memory": 0.0, "replicas": 0.0}
-    for application in config.get("applications") or []:
-        for deployment in application.get("deployments") or []:
-            replicas, options = replicas_at_start(deployment), deployment.get("ray_actor_options") or {}
-            total["replicas"] += replicas
-            for name in ("num_cpus", "memory"):
-                total[name] += replicas * (options.get(name) or 0)
-    return total
 
 
 def ports(wanted: Iterable[Port]) -> Iterator[Finding]:
@@ -51,14 +39,16 @@ def ports(wanted: Iterable[Port]) -> Iterator[Finding]:
         yield failure(partial(check_ports, port), "port ") or Finding("ok", f"port {port.host}:{port.number} is free")
 
 
-def cores(needed: float) -> Finding:
-    """Compare the cores that this process may use with what replicas reserve."""
-    here, machine = available_cpus(), os.cpu_count() or 1
-    what = f"cores: {here} of the machine's {machine} may be used; the configuration reserves {needed:g}"
-    if needed > here:
-        return Finding(
-            "wrong", what, "lower num_cpus or min_replicas of its deployments: replicas that find no cores wait forever"
-        )
+def placement(config: Mapping[str, Any], document: Document | None = None) -> Finding:
+    """Compare what replicas reserve with what Ray gets here, as `serve` and `deploy` do."""
+    there = available()
+    what = f"resources: Ray gets {there} of this machine; the configuration reserves {reserved(config)}"
+    try:
+        with document.locating() if document else nullcontext():
+            check_placement(config, there)
+    except ConfigurationError as err:
+        found, _, remedy = str(err).rpartition("; ")
+        return Finding("wrong", f"configuration: {found}", remedy)
     return Finding("ok", what)
 
 
@@ -102,12 +92,9 @@ def cpu_flags() -> set[str]:
     return set(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
 
 
-def memory(needed: float, replicas: float, available: float | None = None) -> Finding:
-    """Compare the free memory with the bytes that replicas reserve or are expected to take."""
-    free = available if available is not None else psutil.virtual_memory().available
-    what = f"memory: {free / GIB:.1f} GiB are free; the configuration reserves {needed / GIB:.1f} GiB"
-    if needed > free:
-        return Finding("wrong", what, "lower `memory` in the YAML's ray_actor_options, or stop what else takes memory")
+def memory(replicas: float, free: float) -> Finding:
+    """Compare the free memory, bytes, with what replicas are expected to take."""
+    what = f"memory: {free / GIB:.1f} GiB are free"
     if (expected := replicas * MEMORY_OF_A_REPLICA) > free:
         remedy = f"its {replicas:g} replicas take about {expected / GIB:.1f} GiB: configs/colocated.yaml has one"
         return Finding("look", what, remedy)

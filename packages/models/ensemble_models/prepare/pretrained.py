@@ -13,7 +13,7 @@ from urllib.parse import urlparse
 import openvino as ov
 
 from deployments.contract.preprocessing import Resize
-from deployments.doors import did_you_mean
+from deployments.entry_points import did_you_mean
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import sha256
 from ensemble_models.prepare.source import CROP_RATIO, Normalization, Source

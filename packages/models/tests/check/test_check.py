@@ -43,7 +43,7 @@ def config(repository: Path, **more: object) -> EnsembleConfig:
 
 
 def test_members_and_ensemble_are_measured_exactly(repository: Path, draw: Draw) -> None:
-    scores, sentences = evaluate(repository, [], Dataset.open(draw(COUNTS)))
+    scores, sentences, _ = evaluate(repository, [], Dataset.open(draw(COUNTS)))
     # In float16 0.6 is 0.6001.
     assert scores == [
         Score("a", "FP16", 20.0, 10, 1, 40.01),
@@ -73,7 +73,7 @@ def test_a_configuration_is_measured_as_it_is_served(repository: Path, draw: Dra
     """The highest versions with the configuration's weights, and not every model of the repository."""
     add(repository, "student", constant(BIRDS), "FP16")
     content = config(repository, combiner={"weights": {"a": 1, "b": 0}}, transformer={"crop_ratio": 0.5})
-    scores, sentences = served(content, resolve_signatures(content), Dataset.open(draw(COUNTS)))
+    scores, sentences, _ = served(content, resolve_signatures(content), Dataset.open(draw(COUNTS)))
     assert scores == [
         Score("a", "FP16", 20.0, 10, 1, 40.01),
         Score("b", "FP16", 30.0, 10, 1, 30.01),
@@ -101,7 +101,7 @@ def test_one_image_of_a_class_shows_no_confusion() -> None:
 
 def test_a_cascade_is_measured_as_it_is_served(repository: Path, draw: Draw) -> None:
     content = config(repository, ensemble={"cascade": {"order": ["a", "b"], "exit_at": [0.5]}})
-    scores, sentences = served(content, resolve_signatures(content), Dataset.open(draw(COUNTS)))
+    scores, sentences, _ = served(content, resolve_signatures(content), Dataset.open(draw(COUNTS)))
     # The first one is sure enough of its bird.
     assert scores[3] == Score("ensemble", "FP16+INT8", 20.0, 10, None, 40.01)
     # Each ensemble has a sentence of its own.
@@ -113,13 +113,13 @@ def test_a_cascade_is_measured_as_it_is_served(repository: Path, draw: Draw) -> 
 
 def test_an_int8_ensemble_needs_every_member(repository: Path, draw: Draw) -> None:
     add(repository, "a", constant([0.1, 0, 0.9]), "INT8")
-    scores, _ = evaluate(repository, [], Dataset.open(draw(COUNTS)))
+    scores, _, _ = evaluate(repository, [], Dataset.open(draw(COUNTS)))
     assert scores[-1] == Score("ensemble", "INT8", 50.0, 10, None, 0.0)
 
 
 def test_a_vote_is_not_a_mean(repository: Path, draw: Draw) -> None:
     add(repository, "c", constant(DOGS), "FP16")
-    scores, _ = evaluate(repository, [], Dataset.open(draw(COUNTS)), "majority_vote")
+    scores, _, _ = evaluate(repository, [], Dataset.open(draw(COUNTS)), "majority_vote")
     assert scores[-1].top1 == 30.0
 
 
@@ -329,3 +329,75 @@ def test_mistakes_end_in_one_line(
     with pytest.raises(SystemExit) as caught:
         run(monkeypatch)
     assert caught.value.code == 2
+
+
+def separate(repository: Path, file: Path) -> Path:
+    """Write a configuration of two members with processes of their own."""
+    args = {
+        "model_repository": str(repository),
+        "ensemble": {"quorum": 2, "cascade": {"order": ["a", "b"], "exit_at": [0.9]}},
+        "members": [{"name": "a", "deployment": "One"}, {"name": "b", "deployment": "Two"}],
+    }
+    deployments = [{"name": "Ingress"}, {"name": "One"}, {"name": "Two"}]
+    content = {"applications": [{"name": "e", "import_path": IMPORT_PATH, "args": args, "deployments": deployments}]}
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return file
+
+
+def test_the_advised_members_are_written_as_a_configuration(
+    repository: Path, draw: Draw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`b` answers cat, and `a` beside it changes no answer: `b` is served by itself."""
+    add(repository, "b", constant([0.2, 0.6, 0.2]), "FP32")
+    mine, better = separate(repository, tmp_path / "mine.yaml"), tmp_path / "better.yaml"
+    line = ["check", str(mine), "--data", str(draw(COUNTS)), "--write", str(better), "--json", str(tmp_path / "c.json")]
+    monkeypatch.setattr(sys, "argv", line)
+    command.main()
+    out = capsys.readouterr().out
+    assert f"wrote {better}, which serves b" in out
+    assert "Serve b by itself: these images show no ensemble that is better." in out
+    written = yaml.safe_load(better.read_text())["applications"][0]
+    assert [each["name"] for each in written["args"]["members"]] == ["b"]
+    assert written["args"]["ensemble"] == {"quorum": 1}
+    assert written["args"]["combiner"] == {"method": "mean", "weights": {"b": 1.0}}
+    assert [each["name"] for each in written["deployments"]] == ["Ingress", "Two"]
+    parse(written["args"])
+    rows = [each for each in json.loads((tmp_path / "c.json").read_text()) if "members" in each]
+    assert [each["members"] for each in rows if each["is_chosen"]] == [["b"]]
+    assert all(each["cpu_ms"] > 0 and each["weights_mb"] >= 0 for each in rows)
+    with pytest.raises(SystemExit, match="is there already"):
+        command.main()
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (["--members", "a", "b", "--write", "x.yaml"], "--write writes a configuration of CONFIG's members"),
+        (["--url", "http://127.0.0.1:1", "--max-cost", "3"], "choose among members that are measured here"),
+        (["--members", "a", "--min-top1", "50"], "there is no choice: it needs two members"),
+        (["--members", "a", "b", "--max-cost", "0.000001"], "no subset keeps --max-cost and --min-top1"),
+    ],
+)
+def test_a_choice_that_cannot_be_made_is_refused(
+    more: list[str],
+    reason: str,
+    repository: Path,
+    draw: Draw,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["check", "--data", str(draw(COUNTS)), "--repository", str(repository), *more])
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    assert reason in capsys.readouterr().err + str(ended.value)
+
+
+def test_images_that_made_a_model_are_named(repository: Path, draw: Draw) -> None:
+    data = Dataset.open(draw(COUNTS))
+    for file in repository.glob("a/*/metadata.json"):
+        content = json.loads(file.read_text())
+        file.write_text(json.dumps(content | {"calibration": {"sha256": data.sha256}}))
+    _, sentences, _ = evaluate(repository, [], data)
+    assert [each for each in sentences if "calibrated" in each] == [
+        "a 1 was calibrated on these images, so its figures are too high; take other images."
+    ]

@@ -11,15 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from deployments.contract.batch import Batch, Work
+from deployments.contract.batch import NO_SCORES, Batch, Work, crashed, predicted
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import STREAMS, THREADS, AttributeValue
 from deployments.contract.member import (
-    NO_SCORES,
     MemberInterface,
     Signature,
-    crashed,
-    predicted,
     preprocessing_fields,
 )
 from deployments.contract.payload import Pixels, Probabilities

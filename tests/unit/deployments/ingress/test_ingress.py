@@ -23,8 +23,7 @@ from deployments.ingress.admission import AdmissionController
 from deployments.ingress.ingress import Ingress
 from deployments.ingress.pacing import ThroughputEstimator
 from deployments.ingress.settings import IngressSettings
-from deployments.observe.observer import Observer
-from deployments.observe.tracing import Trace, continue_trace
+from deployments.observe.observer import Observer, Trace, continue_trace
 from deployments.transformer.decoding import decode, read_header
 from deployments.transformer.transformer import TransformerSettings
 from tests import pictures

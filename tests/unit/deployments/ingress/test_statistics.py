@@ -2,7 +2,7 @@ from deployments.contract.batch import Batch
 from deployments.contract.errors import InvalidImage
 from deployments.contract.item import Item, Note, Step
 from deployments.ingress.statistics import Statistics
-from deployments.observe.tracing import ImageTrace
+from deployments.observe.observer import ImageTrace
 
 
 def step(name, start, end):

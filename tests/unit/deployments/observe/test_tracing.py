@@ -7,8 +7,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import TRACE_ID, Item, Note, Step
-from deployments.observe.observer import Observer
-from deployments.observe.tracing import ImageTrace, Tracing, continue_trace
+from deployments.observe.observer import ImageTrace, Observer, continue_trace
+from deployments.observe.tracing import Tracing
 
 VALID = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 NOT_SAMPLED = VALID[:-1] + "0"

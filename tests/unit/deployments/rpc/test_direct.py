@@ -19,12 +19,14 @@ import uvloop
 from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import ConfigurationError, EnsembleError, InferenceFailed, NoReplica, Overloaded
 from deployments.contract.item import Item
-from deployments.rpc import direct, frames
-from deployments.rpc.direct import DirectEdge, StandIn
-from deployments.rpc.frames import INBOX
+from deployments.rpc import cluster, wire
+from deployments.rpc import replica as replica_module
+from deployments.rpc.cluster import ClusterSize
+from deployments.rpc.direct import DirectEdge
 from deployments.rpc.listener import Caller, Listener
 from deployments.rpc.replica import LOOK_EVERY_S, LOOKS, SILENT_S, Connection
-from deployments.rpc.wire import CALL, PREFIX, VERSION
+from deployments.rpc.stand_in import StandIn
+from deployments.rpc.wire import CALL, INBOX, PREFIX, VERSION
 from tests.batches import batch
 
 
@@ -44,7 +46,7 @@ def folder():
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """One machine."""
-    monkeypatch.setattr(direct.ray, "nodes", lambda: [{"Alive": True}])
+    monkeypatch.setattr(cluster.ray, "nodes", lambda: [{"Alive": True}])
 
 
 class Replica:
@@ -83,7 +85,7 @@ class Handle:
 
 def edge(folder, ways=None):
     handle = Handle()
-    return DirectEdge(folder, handle, (ways if ways is not None else []).append, direct.ClusterSize()), handle
+    return DirectEdge(folder, handle, (ways if ways is not None else []).append, ClusterSize()), handle
 
 
 async def until(check):
@@ -158,7 +160,7 @@ def test_many_calls_at_once_are_not_mixed_up(run, folder):
 
 
 def test_a_replica_that_comes_and_one_that_goes_are_seen(run, folder, monkeypatch):
-    monkeypatch.setattr(direct, "LOOK_EVERY_S", 0)
+    monkeypatch.setattr(replica_module, "READ_EVERY_S", 0)
 
     async def main():
         call, handle = edge(folder)
@@ -201,7 +203,7 @@ def test_a_batch_that_does_not_wait_is_told_when_the_only_replica_dies(run, fold
         call, handle = edge(folder, ways)
         hurried = batch(np.array([1], np.float32), Item(waits_for_replica=False))
         assert (await call(hurried)).payload.tolist() == [2]
-        await until(lambda: call._cluster._counting.done())
+        await until(lambda: call._cluster.is_alone is not None)
         replica.gate.clear()
         waiting = asyncio.create_task(call(hurried))
         await until(lambda: len(replica.batches) == 2)
@@ -229,7 +231,7 @@ def test_a_dying_replica_that_still_accepts_connections_is_none(run, folder):
         call, handle = edge(folder)
         hurried = batch(np.array([1], np.float32), Item(waits_for_replica=False))
         assert (await call(hurried)).payload.tolist() == [2]
-        await until(lambda: call._cluster._counting.done())
+        await until(lambda: call._cluster.is_alone is not None)
         # Every connection ends when a batch has come, and the socket stays.
         replica.fault = asyncio.CancelledError()
         with pytest.raises(NoReplica):
@@ -241,17 +243,20 @@ def test_a_dying_replica_that_still_accepts_connections_is_none(run, folder):
 
 @pytest.mark.parametrize("nodes", [2, None], ids=["two machines", "not counted yet"])
 def test_where_a_replica_may_be_elsewhere_a_batch_that_does_not_wait_goes_by_handle(run, folder, monkeypatch, nodes):
+    counted = []
+
     def told():
+        counted.append(nodes)
         if nodes is None:
             raise ConnectionError
         return [{"Alive": True}] * nodes
 
     async def main():
-        monkeypatch.setattr(direct.ray, "nodes", told)
+        monkeypatch.setattr(cluster.ray, "nodes", told)
         call, handle = edge(folder)
         hurried = batch(np.array([1], np.float32), Item(waits_for_replica=False))
         await call(hurried)
-        await until(lambda: call._cluster._counting.done())
+        await until(lambda: counted)
         await call(hurried)
         assert handle.calls == 2
 
@@ -486,7 +491,7 @@ def test_the_user_at_the_other_end_is_looked_at(run, folder, monkeypatch):
             def uid(end=end):
                 return own + isinstance(sys._getframe(1).f_locals["self"], end)
 
-            monkeypatch.setattr(frames.os, "getuid", uid)
+            monkeypatch.setattr(wire.os, "getuid", uid)
             call, handle = edge(folder)
             assert (await call(rows(1))).payload.tolist() == [1]
             assert (handle.calls, len(replica.batches)) == (1, 1)
@@ -523,14 +528,13 @@ def test_a_stranger_frame_costs_nothing(run, folder, frame):
 
 def test_where_other_machines_have_replicas_they_share_what_is_too_much(run, folder, monkeypatch):
     async def main(nodes):
-        monkeypatch.setattr(direct.ray, "nodes", lambda: [{"Alive": True}] * nodes)
+        monkeypatch.setattr(cluster.ray, "nodes", lambda: [{"Alive": True}] * nodes)
         replica, ways = Replica(folder, f"r{nodes}"), []
         await replica.listener.open()
         replica.gate.clear()
         call, _ = edge(folder, ways)
-        # The second finds the replica full, and has the nodes counted.
         waiting = [asyncio.create_task(call(rows(i))) for i in range(2)]
-        await until(lambda: call._cluster._counting is not None and call._cluster._counting.done())
+        await until(lambda: call._cluster.is_alone is not None)
         waiting += [asyncio.create_task(call(rows(i))) for i in range(3)]
         await until(lambda: len(replica.batches) + len(ways) == 5)
         replica.gate.set()
@@ -641,11 +645,11 @@ class Careful:
 def test_a_stand_in_works_while_no_replica_does_and_with_care_on_what_may_have_ended_one(run, folder):
     async def main():
         careful, ways, handle = Careful(), [], Handle()
-        call = DirectEdge(folder, handle, ways.append, direct.ClusterSize(), careful.stand_in())
+        call = DirectEdge(folder, handle, ways.append, ClusterSize(), careful.stand_in())
         replica = Replica(folder)
         await replica.listener.open()
         assert (await call(rows(1))).payload.tolist() == [2]
-        await until(lambda: call._cluster._counting.done())
+        await until(lambda: call._cluster.is_alone is not None)
         replica.fault = asyncio.CancelledError()
         assert (await call(rows(1))).payload.tolist() == [200]
         await replica.listener.close()

@@ -1,4 +1,4 @@
-from deployments.rpc.direct import PROBE_EVERY, Locality
+from deployments.rpc.cluster import PROBE_EVERY, Locality
 
 BATCHES = 50 * PROBE_EVERY
 

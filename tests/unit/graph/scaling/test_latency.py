@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from deployments.contract.autoscaling_stats import AutoscalingStats
 from deployments.contract.errors import ConfigurationError
+from deployments.observe.observer import AutoscalingStats
 from graph.scaling.latency import LatencyTarget, Load, arriving, measured, needed, waiting_longer
 
 

@@ -13,9 +13,8 @@ from typing import get_args
 
 from msgspec.structs import replace
 
-from deployments.contract.batch import Batch
+from deployments.contract.batch import NO_SCORES, Batch
 from deployments.contract.item import Item
-from deployments.contract.member import NO_SCORES
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Images, Probabilities
 from deployments.pipeline.background import Background, unhurried

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from deployments.contract.batch import Batch
+from deployments.contract.batch import NO_SCORES, Batch
 from deployments.contract.item import Item, ItemNote
-from deployments.contract.member import NO_SCORES
 from deployments.contract.nodes import Flow, Node, Part
 from deployments.contract.options import LOWER
 from deployments.contract.payload import CombinedProbabilities, MemberProbabilities, PixelSets, Probabilities

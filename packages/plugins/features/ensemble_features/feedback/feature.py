@@ -17,9 +17,8 @@ from deployments.contract.item import TRACE_ID, Item
 from deployments.ingress.protocol import Report, Served, Service
 from deployments.observe.metrics import TaggedCounter
 from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
-from deployments.rpc.direct import LocalReplicas
 from deployments.rpc.listener import Listener, sockets
-from deployments.rpc.replica import ReplicaGone
+from deployments.rpc.replica import LocalReplicas, ReplicaGone
 from deployments.rpc.wire import VERSION
 from ensemble_features.feedback.labels import SERVICE, TakesLabel, refuse, routes
 from ensemble_features.feedback.store import FeedbackSettings, FeedbackStats, FeedbackStore

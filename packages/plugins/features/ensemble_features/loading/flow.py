@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TypeVar
 
-from deployments.contract.batch import Batch
+from deployments.contract.batch import NO_SCORES, Batch
 from deployments.contract.errors import ConfigurationError, EnsembleError, Unloaded
-from deployments.contract.member import NO_SCORES
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Probabilities
 from ensemble_features.loading.settings import LoadingSettings

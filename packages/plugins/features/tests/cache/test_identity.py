@@ -2,7 +2,7 @@ import pytest
 
 from deployments.contract import sections
 from deployments.contract.sections import Section, SectionOwner, Way
-from deployments.doors import find_class
+from deployments.entry_points import find_class
 from ensemble_features.cache import feature
 from ensemble_features.cache.feature import identity
 from graph.config import parse

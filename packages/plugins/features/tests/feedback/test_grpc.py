@@ -4,8 +4,7 @@ import pytest
 
 from deployments.contract.caller import ANYONE, MAX_ID, Caller
 from deployments.contract.errors import InvalidParameter, UnknownRequest
-from deployments.observe.observer import Call
-from deployments.observe.tracing import Trace
+from deployments.observe.observer import Call, Trace
 from ensemble_features.feedback import feedback_pb2 as pb
 from ensemble_features.feedback.labels import MAX_LABELS, MAX_PLACE, calls
 from packages.plugins.features.tests.feedback.told import Told

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from deployments.contract.hosts import is_loopback
 from deployments.contract.member import MemberConfig
@@ -17,6 +17,12 @@ from ensemble_serving.url import DEFAULT_PORTS
 
 Edge = Annotated[int, Field(ge=1, le=8192)]
 Level = Annotated[int, Field(ge=0, le=255)]
+# A whole number is the same as its text; 1.10 would be 1.1.
+ServerVersion = Annotated[
+    str,
+    Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$"),
+    BeforeValidator(lambda given: str(given) if type(given) is int else given),
+]
 MAX_TOKEN_LENGTH = 16 * 1024
 LONGEST_MS = 600_000
 
@@ -28,8 +34,8 @@ class RemoteConfig(TensorSettings, MemberConfig):
         description="http://, https://, grpc:// or grpcs://, host and port; for HTTP, a path before /v1 or /v2, too"
     )
     model: TensorName | None = Field(None, description="the model's name on the server; default: the member's name")
-    version: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] | None = Field(
-        None, coerce_numbers_to_str=True, description="the model's version on the server; default: the server's choice"
+    version: ServerVersion | None = Field(
+        None, description="the model's version on the server; default: the server's choice"
     )
     labels: Path | tuple[str, ...] | None = Field(
         None, description="class names in order of index, or a file with one per line; compared with the others'"

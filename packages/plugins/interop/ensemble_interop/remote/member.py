@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from deployments.contract.batch import Batch, Work
+from deployments.contract.batch import NO_SCORES, Batch, Work, failed, predicted
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import AttributeValue, Item
-from deployments.contract.member import NO_SCORES, MemberInterface, Signature, failed, predicted
+from deployments.contract.member import MemberInterface, Signature
 from deployments.contract.nodes import Node
 from deployments.contract.options import MAX_CLASSES
 from deployments.contract.payload import Images, Probabilities

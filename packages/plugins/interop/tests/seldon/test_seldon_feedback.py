@@ -8,8 +8,7 @@ import pytest
 from deployments.contract.errors import InvalidParameter, UnknownRequest
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.protocol import Served, Serves
-from deployments.observe.observer import Call
-from deployments.observe.tracing import Trace
+from deployments.observe.observer import Call, Trace
 from ensemble_interop.seldon import graph
 from ensemble_interop.seldon import seldon_pb2 as pb
 from ensemble_interop.seldon.messages import DefaultData, SeldonMessage, SeldonTensor

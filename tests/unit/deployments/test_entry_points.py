@@ -3,19 +3,21 @@ import sys
 import numpy as np
 import pytest
 
+from deployments import entry_points
 from deployments.combiner import combine
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.member import MemberConfig
-from deployments.doors import COMBINERS, FEATURES, MEMBERS, absent, absent_at, find, find_class, names
+from deployments.entry_points import COMBINERS, FEATURES, MEMBERS, find, find_class, names, not_installed
 from deployments.members.openvino import OpenVino
 from graph.config import parse
 from graph.feature import wanted
+from tests.conftest import ROOT, read_anew
 
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
     """A module of one's own, on the import path."""
-    (tmp_path / "own_doors.py").write_text(
+    (tmp_path / "own_code.py").write_text(
         "def flat(members, weights): return members.sum(axis=(0, 2))\n"
         "def nan(members, weights): return members[0] * float('nan')\n"
         "class Other: pass\n"
@@ -23,7 +25,7 @@ def mine(tmp_path, monkeypatch):
     (tmp_path / "own_broken.py").write_text("raise RuntimeError('broken')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
-    sys.modules.pop("own_doors", None)
+    sys.modules.pop("own_code", None)
 
 
 def test_the_projects_own_are_found_by_name():
@@ -37,7 +39,7 @@ def test_the_projects_own_are_found_by_name():
     [
         ("openvin", "did you mean 'openvino'"),
         ("no_such_module:Thing", "ModuleNotFoundError"),
-        ("own_doors:Missing", "AttributeError"),
+        ("own_code:Missing", "AttributeError"),
         ("own_broken:Thing", "RuntimeError: broken"),
     ],
 )
@@ -46,48 +48,40 @@ def test_a_name_that_nothing_has_is_told(mine, name, message):
         find(MEMBERS, name)
 
 
-def test_what_installs_a_package_installs_what_it_needs_of_this_project_too():
-    *_, hint = absent("seldon").partition("pip install ")
-    assert [folder.rpartition("/")[2] for folder in hint.split(" -e ")] == [
-        "features",
-        "interop",
-    ]
+@pytest.mark.parametrize("is_checkout", [True, False])
+def test_the_plugins_that_are_missing_are_named_with_the_command_that_installs_them(
+    is_checkout, tmp_path, without_plugins, monkeypatch
+):
+    if not is_checkout:
+        monkeypatch.setattr(entry_points, "PACKAGES", tmp_path)
+    told = not_installed()
+    plugins = ["features", "interop", "onnxruntime", "sources"]
+    assert told.startswith(f"; not installed here: {', '.join(f'ensemble-{each}' for each in plugins)} (pip install ")
+    folders = [ROOT / "packages" / "plugins" / each for each in plugins]
+    what = " ".join(f"-e {each}" for each in folders) if is_checkout else f"'ensemble-serving[{','.join(plugins)}]'"
+    assert told.endswith(f"pip install {what})")
 
 
-PATHS = (
-    "/feedback",
-    "/ensemble.FeedbackService/Label",
-    "/v2/repository/models/one/load",
-    "/inference.GRPCInferenceService/RepositoryModelLoad",
-)
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_a_path_of_a_feature_that_is_not_installed_says_what_brings_it(path, without_plugins):
-    assert "is part of ensemble-features, which is not installed here; pip install" in absent_at(path)
-
-
-@pytest.mark.parametrize("path", [*PATHS, "/v2/repository/index", "/inference.GRPCInferenceService/RepositoryIndex"])
-def test_a_path_of_what_is_installed_is_of_no_missing_package(path):
-    assert absent_at(path) == ""
+def test_where_every_plugin_is_installed_nothing_is_missing():
+    assert not_installed() == ""
 
 
 def test_a_scheme_of_repositories_is_not_taken_for_a_kind_that_is_not_installed():
-    with pytest.raises(ValueError, match="no installed package brings 's3'"):
+    with pytest.raises(ValueError, match="no installed plugin has 's3'"):
         find(MEMBERS, "s3")
 
 
 def test_a_kind_that_is_no_member_is_told(mine):
     with pytest.raises(
-        ConfigurationError, match=r"members\.0: kind: 'own_doors:Other' is no subclass of .*MemberConfig"
+        ConfigurationError, match=r"members\.0: kind: 'own_code:Other' is no subclass of .*MemberConfig"
     ):
-        parse({"members": [{"name": "one", "kind": "own_doors:Other"}]})
+        parse({"members": [{"name": "one", "kind": "own_code:Other"}]})
 
 
 def test_a_feature_that_is_none_and_one_without_settings_are_told(mine):
     members = [{"name": "one"}]
-    with pytest.raises(ConfigurationError, match="features: 'own_doors:Other' is no subclass"):
-        wanted(parse({"members": members, "features": {"own_doors:Other": {}}}))
+    with pytest.raises(ConfigurationError, match="features: 'own_code:Other' is no subclass"):
+        wanted(parse({"members": members, "features": {"own_code:Other": {}}}))
     with pytest.raises(ConfigurationError, match=r"features\.receipt: configuration: unknown field 'below'"):
         wanted(parse({"members": members, "features": {"receipt": {"below": 1}}}))
 
@@ -96,7 +90,7 @@ def test_an_installed_feature_that_can_not_be_imported_is_told(mine, tmp_path):
     (package := tmp_path / "broken-1.dist-info").mkdir()
     (package / "METADATA").write_text("Name: broken\nVersion: 1\n")
     (package / "entry_points.txt").write_text(f"[{FEATURES}]\nbroken = own_broken:Thing\n")
-    with pytest.raises(ConfigurationError, match="features: 'own_broken:Thing' can't be imported"):
+    with read_anew(), pytest.raises(ConfigurationError, match="features: 'own_broken:Thing' can't be imported"):
         wanted(parse({"members": [{"name": "one"}]}))
 
 
@@ -122,7 +116,7 @@ def test_the_section_of_a_feature_may_stand_beside_the_others_and_not_in_two_pla
         wanted(parse({"members": members, "feedback": {"max_requests": 0}}))
 
 
-@pytest.mark.parametrize("method", ["own_doors:flat", "own_doors:nan"])
+@pytest.mark.parametrize("method", ["own_code:flat", "own_code:nan"])
 def test_a_combination_of_another_shape_or_without_numbers_fails(mine, method):
     scores = np.full((3, 2), 0.5, np.float32)
     with pytest.raises(ConfigurationError, match=f"combiner.method: {method} returned no probabilities of shape"):
