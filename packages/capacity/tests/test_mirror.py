@@ -17,7 +17,7 @@ from deployments.contract.item import Item, Note, Step
 from deployments.contract.options import Options
 from deployments.pipeline.pipeline import InFlight
 from ensemble_capacity import mirror
-from ensemble_capacity.recording import MB, Recorded, Recording
+from ensemble_capacity.recording import MB, Recorded, Recording, RecordingSettings
 from graph.config import parse
 from graph.feature import wanted
 from packages.capacity.tests.plan.profiles import application
@@ -28,7 +28,7 @@ STEP = Step(Note("predict", 1_000_000_000, 1_007_000_000, {}, ("here", 1)))
 
 
 def recording(folder, max_mb=1):
-    settings = Recording.Settings(folder=folder, max_mb=max_mb)
+    settings = RecordingSettings(folder=folder, max_mb=max_mb)
     return Recording(None, None, SimpleNamespace(settings=settings, replica="a"))
 
 

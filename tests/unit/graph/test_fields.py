@@ -23,17 +23,16 @@ from deployments.contract.item import Item
 from deployments.contract.member import MemberConfig, MemberInterface
 from deployments.contract.options import Options
 from deployments.contract.preprocessing import Preprocessing
-from deployments.entry_points import MEMBERS, find_class, names
+from deployments.contract.sections import owner
+from deployments.entry_points import FEATURES, MEMBERS, find_class, names
 from deployments.ingress.keys import digest
 from deployments.ingress.listeners.slot import APPLICATION, FUNCTIONS
 from deployments.members.versioned import VersionSettings
 from deployments.pipeline.member_client import Member, Members
-from ensemble_features.cache.stores import CacheSettings, open_store
+from ensemble_features.cache.stores import open_store
 from ensemble_features.cascade.feature import Cascading
 from ensemble_features.cascade.flow import LoadState
-from ensemble_features.feedback.store import FeedbackSettings
 from ensemble_features.loading.settings import LoadingSettings
-from ensemble_features.page.feature import PageSettings
 from ensemble_features.shadow.settings import ShadowSettings
 from ensemble_interop.remote.client import CallError
 from ensemble_interop.remote.tensors import TensorSettings, bind, convert_pixels
@@ -359,6 +358,8 @@ SERVED = {
     "MemberConfig": {
         "name": (one(name="uno", model="one"), sends()),
         "weight": (two({"weight": 9}), sends(), two()),
+    },
+    "ShadowSection": {
         "role": (two() | {"members": [ONE, SHADOW]}, sends(), two()),
         "share": ({"members": [ONE, {**SHADOW, "share": 0}]}, shadowed, {"members": [ONE, SHADOW]}),
         "replaces": ({"members": [ONE, {**SHADOW, "replaces": "one"}]}, shadowed, {"members": [ONE, SHADOW]}),
@@ -562,7 +563,7 @@ def called(args):
 
 def kept_in(args):
     """The store of the cache."""
-    return open_store(CacheSettings.model_validate(parse(args).features["cache"]))
+    return open_store(parse(args).features["cache"])
 
 
 def stored(args):
@@ -735,8 +736,8 @@ def listed_in(table):
 
 def test_every_field_has_an_entry_and_every_entry_a_field():
     kinds = [find_class(MEMBERS, name, MemberConfig) for name in names(MEMBERS)]
-    others = (ShadowSettings, CacheSettings, FeedbackSettings, PageSettings, VersionSettings, LoadingSettings)
-    roots = (EnsembleConfig, *kinds, *others)
+    sections = [section for name in names(FEATURES) for section in owner(name).sections]
+    roots = (EnsembleConfig, *kinds, *sections, ShadowSettings, VersionSettings, LoadingSettings)
     known = {field for root in roots for field in fields(root)} - {("MemberConfig", "kind")}
     entries = [*listed_in(SERVED), *listed_in(MADE), *listed_in(ELSEWHERE)]
     assert set(entries) == known
@@ -921,8 +922,8 @@ def told(root, args, serve=None, application=None):
 
 
 def test_every_rule_has_a_case():
-    of_packages = {"ensemble.cascade", "members.*.canary", "members.*.share", "access.operators"}
-    assert {rule.field.removeprefix("features.") for rule in rules.ARGUMENTS} == {*CASES, *of_packages}
+    of_sections = {field for field in CASES if field.startswith(("cache.", "page."))}
+    assert {rule.field for rule in rules.ARGUMENTS} == {*CASES} - of_sections
     of_services = {"grpc_options.grpc_servicer_functions"}
     assert {rule.field for rule in rules.SERVE} == {*SERVE_CASES, *of_services}
 
