@@ -9,20 +9,18 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     PlainValidator,
-    ValidationError,
     WithJsonSchema,
     field_validator,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, SchemaValidator, core_schema
 
 from deployments.combiner import CombinerConfig, check_weights
-from deployments.contract.errors import ConfigurationError
 from deployments.contract.member import MemberConfig
 from deployments.contract.names import COMBINER, INGRESS, LABELER, TRANSFORMER
 from deployments.contract.sections import Fault, Section, Way, owner
-from deployments.contract.settings import Cpus, Placement, Schema, describe
+from deployments.contract.settings import Cpus, Placement, Schema
 from deployments.entry_points import FEATURES, PROTOCOLS, find_class, names
 from deployments.ingress.access import AccessConfig
 from deployments.ingress.protocol import Protocol
@@ -110,7 +108,10 @@ class EnsembleConfig(Schema):
     def _entries_are_of_features(cls, given: Any) -> dict[str, Section]:
         if not isinstance(given, dict):
             raise ValueError("it is a mapping of a feature's name to its settings")
-        return {name: _entry(str(name), settings) for name, settings in given.items()}
+        entries = {name: core_schema.typed_dict_field(_schema(str(name))) for name in given}
+        validator = SchemaValidator(core_schema.typed_dict_schema(entries))
+        found: dict[str, Section] = validator.validate_python({name: each or {} for name, each in given.items()})
+        return found
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
@@ -227,16 +228,11 @@ class EnsembleConfig(Schema):
         found = handler(core)
         properties = handler.resolve_ref_schema(found)["properties"]
         for name in names(FEATURES):
-            if (entry := owner(name).entry()).model_fields:
-                properties[name] = handler(core_schema.nullable_schema(entry.__pydantic_core_schema__))
+            if owner(name).entry().model_fields:
+                properties[name] = handler(core_schema.nullable_schema(_schema(name)))
         return found
 
 
-def _entry(name: str, given: Any) -> Section:
-    """Validate a feature's entry; raises ConfigurationError if it is wrong, or there is no such feature."""
-    try:
-        return owner(name).entry().model_validate(given or {})
-    except ValidationError as err:
-        raise ConfigurationError(f"features.{name}: {describe(err)}") from err
-    except ValueError as err:
-        raise ConfigurationError(f"features: {err}") from err
+def _schema(name: str) -> CoreSchema:
+    """Return the schema of a feature's entry in `features`; raises ValueError if there is no such feature."""
+    return owner(name).entry().__pydantic_core_schema__

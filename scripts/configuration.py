@@ -206,6 +206,8 @@ def doubts(config: EnsembleConfig, agreed: EnsembleSignature) -> Iterator[str]:
     for member in config.members:
         if isinstance(member, LocalMember) and member.version is None:
             yield from _rolled_back(member, config)
+    for name in agreed.reordered:
+        yield f"{name} has the classes in another order than the other members; its answers are matched by their names"
     for name in agreed.unlabelled:
         yield (
             f"{name} names no classes: those of the other members are taken, in that order, and answers are wrong if "

@@ -19,7 +19,6 @@ from deployments.pipeline.pipeline import InFlight
 from ensemble_capacity import mirror
 from ensemble_capacity.recording import MB, Recorded, Recording, RecordingSettings
 from graph.config import parse
-from graph.feature import wanted
 from packages.capacity.tests.plan.profiles import application
 from tests.local_servers import HttpServer, Reply
 
@@ -91,9 +90,8 @@ def test_a_folder_that_others_can_enter_is_refused(folder):
     folder.chmod(0o755)
     with pytest.raises(ConfigurationError, match="chmod 700"):
         recording(folder)
-    config = parse({**application()["args"], "features": {NAME: {"folder": "recorded"}}})
     with pytest.raises(ConfigurationError, match="'recorded' is no absolute path"):
-        wanted(config)
+        parse({**application()["args"], "features": {NAME: {"folder": "recorded"}}})
 
 
 def test_what_is_said_of_two_servers():

@@ -222,7 +222,7 @@ def audited(look):
     """What an audit makes of early exits of which all members answer half differently."""
 
     async def see(client):
-        [audit] = [each._audit for each in client.replica._features if isinstance(each, Cascading)]
+        [audit] = [each._audit for each in client.replica._service.features if isinstance(each, Cascading)]
         for number in range(100):
             audit.note(0, 0.8, number % 2 == 0)
         return look(audit)
@@ -391,6 +391,7 @@ SERVED = {
             ("max_queue_ms", {"share": 1, "max_queue_ms": 100}, SLOW_SHADOW),
         )
     },
+    "OperatorsSection": {"operators": ({"access": {"operators": "anyone"}}, asks("/v2"))},
     "QuorumSettings": {
         "quorum": ({"ensemble": {"quorum": 1}}, sends(), {"members": [ONE, {**ONE, "name": "nothing"}]})
     },
@@ -462,7 +463,6 @@ SERVED = {
     },
     "AccessConfig": {
         "keys": (keyed, sends()),
-        "operators": ({"access": {"operators": "anyone"}}, asks("/v2")),
     },
     "PageSettings": {
         "enabled": ({"page": {"enabled": False}}, asks("/")),
@@ -513,7 +513,8 @@ def pinned(args):
 def doubted(args):
     """What is said at the start about the members."""
     config = parse(args)
-    return [*doubts(config, resolve_signatures(config))]
+    agreed = resolve_signatures(config)
+    return [*doubts(config, agreed), *map(str, rules.warnings_of_arguments(config, agreed))]
 
 
 def cascade(**more):
@@ -574,7 +575,7 @@ def stored(args):
 
 def shed(args):
     """When the thresholds for load hold as images wait longer and shorter, and what they let through."""
-    load, seen = LoadState(parse(args).ensemble.under_load), []
+    load, seen = LoadState(parse(args).ensemble.field("under_load")), []
     for ms in (10, 30, 60, 150, 60, 30, 10):
         load.see(waited(ms))
         seen.append(load.is_on)
@@ -614,6 +615,7 @@ def secret(**files):
 
 
 MADE = {
+    "OperatorsSection": {"operators": ({"access": {"operators": "anyone"}}, asks("/v2"))},
     "QuorumSettings": {
         "patience_ms": ({"ensemble": {"quorum": 1, "patience_ms": 60_000}}, patience, {"ensemble": {"quorum": 1}})
     },
@@ -1048,13 +1050,6 @@ def test_a_user_config_for_what_clients_have_loaded_is_checked_like_the_rest(roo
     for change, is_right in (({"unloaded": ["one"], "loaded": {"one": 2}}, True), ({"unload": ["one"]}, False)):
         found = told(root, args, None, {"deployments": [{**INGRESS, "user_config": {"loading": change}}]})
         assert (not found) == is_right, found
-
-
-def test_a_user_config_for_a_feature_of_another_package_is_left_to_the_feature(root):
-    change = {"deployments": [{**INGRESS, "user_config": {"mine": {"word": "hello"}}}]}
-    assert "unknown field 'mine'" in "".join(told(root, {}, None, change))
-    feature = {"features": {"graph.feature:Feature": {}}}
-    assert not told(root, feature, None, change)
 
 
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.name)

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from deployments.contract.errors import ConfigurationError
+from graph.rules import warnings_of_arguments
 from packages.models.tests.tiny import add
 from scripts import serve_schema
 from scripts.configuration import check, check_arguments, check_import_paths, doubts, load, log_json, read
@@ -205,9 +206,9 @@ def test_thresholds_belong_to_the_versions_that_chose_them(tmp_path):
     application = config(tmp_path, "inline", members=("one", "two"))["applications"][0]
     cascade = {"order": ["one", "two"], "exit_at": [0.9], "versions": {"one": 1, "two": 1}}
     application["args"]["ensemble"] = {"cascade": cascade}
-    assert not list(doubts(*check(application)))
+    assert not list(warnings_of_arguments(*check(application)))
     store(tmp_path, "two", brightness(), version=2)
-    [doubt] = doubts(*check(application))
+    [doubt] = map(str, warnings_of_arguments(*check(application)))
     assert "chosen for two 1, and version 2 is served" in doubt
     assert f"`ensemble tune-cascade --data IMAGES --order one two --repository {tmp_path}`" in doubt
     cascade["versions"]["three"] = 1

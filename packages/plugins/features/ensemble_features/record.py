@@ -13,8 +13,8 @@ from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item, ItemNote
 from deployments.contract.payload import Images, PixelSets
-from deployments.pipeline.background import PATIENCE_MS, Background, unhurried
 from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
+from ensemble_features.background import PATIENCE_MS, Background, unhurried
 
 ENSEMBLE = "ensemble"
 

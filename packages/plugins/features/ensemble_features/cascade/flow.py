@@ -18,9 +18,9 @@ from deployments.contract.item import Item, ItemNote
 from deployments.contract.nodes import Flow, Node, Part
 from deployments.contract.options import LOWER
 from deployments.contract.payload import CombinedProbabilities, MemberProbabilities, PixelSets, Probabilities
-from deployments.pipeline.background import PATIENCE_MS, Background, unhurried
 from deployments.pipeline.member_client import Member, MemberClient, MemberOutcome, Members, QuorumSettings, answered
 from deployments.pipeline.pipeline import merge_member_outputs, split
+from ensemble_features.background import PATIENCE_MS, Background, unhurried
 from ensemble_features.cascade.audit import Audit
 from ensemble_features.cascade.settings import CascadeSettings, UnderLoadSettings
 
