@@ -23,7 +23,7 @@ from deployments.contract.item import Item
 from deployments.contract.member import MemberConfig, MemberInterface
 from deployments.contract.options import Options
 from deployments.contract.preprocessing import Preprocessing
-from deployments.contract.sections import owner
+from deployments.contract.sections import Section, owner
 from deployments.entry_points import FEATURES, MEMBERS, find_class, names
 from deployments.ingress.keys import digest
 from deployments.ingress.listeners.slot import APPLICATION, FUNCTIONS
@@ -615,7 +615,6 @@ def secret(**files):
 
 
 MADE = {
-    "OperatorsSection": {"operators": ({"access": {"operators": "anyone"}}, asks("/v2"))},
     "QuorumSettings": {
         "patience_ms": ({"ensemble": {"quorum": 1, "patience_ms": 60_000}}, patience, {"ensemble": {"quorum": 1}})
     },
@@ -725,6 +724,8 @@ def fields(schema):
     """Every field below a schema that is no section itself, by the class that declares it."""
     for name, field in schema.model_fields.items():
         below = [*schemas(field.annotation), *(found for each in field.metadata for found in schemas(each))]
+        # An entry of `features` has the schema of its feature.
+        below = [each for each in below if each is not Section]
         for each in below:
             yield from fields(each)
         if not below:
