@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from deployments.contract.names import COMBINER, LABELER, TRANSFORMER
-from deployments.contract.nodes import Graph, Node
+from deployments.contract.nodes import Flow, Graph, Node
 from deployments.ingress.single_member import MemberModelInfo, SingleMemberGraph
 from deployments.pipeline.member_client import Member, QuorumSettings
 from deployments.pipeline.pipeline import Combined, Ensemble, Intercepted, Interceptor, Pipeline
 from deployments.serving.spec import BuiltGraph, Nodes
+from deployments.transformer.transformer import JpegTransformer
 from graph.feature import Feature, Site, Stage, Wanted
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
@@ -28,10 +29,13 @@ def ensemble(
     `pixels` has the key of the pixels that each member takes, by the member's name.
     """
     members = {name: Member(nodes[name], key) for name, key in pixels.items()}
-    combiner = nodes[COMBINER]
+    combiner, transformer = nodes[COMBINER], nodes[TRANSFORMER]
     plain: Node[Any, Any] = Ensemble(members, None, quorum)
     asker = _wrapped(features, Stage("asker", members=members, combiner=combiner), plain)
-    predicts = _wrapped(features, Stage("predictions"), Pipeline(nodes[TRANSFORMER], asker))
+    # In another process it makes all: decoded images are larger than pixels.
+    if isinstance(transformer, JpegTransformer) and isinstance(asker, Flow) and asker.first_pixels is not None:
+        transformer.defer_others(asker.first_pixels)
+    predicts = _wrapped(features, Stage("predictions"), Pipeline(transformer, asker))
     return Pipeline(predicts, combiner if asker is plain else Combined(combiner), nodes[LABELER])
 
 

@@ -35,6 +35,7 @@ class Pipeline(Flow):
         self._nodes, rest = nodes[:place], nodes[place:]
         self._flow: Flow | None = as_flow(rest[0]) if rest else None
         self._rest = Pipeline(*rest[1:]) if rest else None
+        self.first_pixels = None if self._flow is None else self._flow.first_pixels
 
     async def parts(self, batch: Batch[Any]) -> AsyncIterator[Part]:
         """Return what the last node returns; a part that a flow returns passes the rest before the other parts."""
