@@ -26,7 +26,7 @@ ALLOWED = {
         "deployments/ingress/ingress.py": r"cache|Unloaded",
         "deployments/ingress/open_inference/http.py": r"Unloaded",
         "deployments/ingress/open_inference/model.py": r"cache|.*`cache` where predictions are kept.*",
-        "deployments/ingress/options.py": r"cache|no-cache|cache-control|.*`Cache-Control` controls.*",
+        "deployments/ingress/headers.py": r"cache|no-cache|cache-control|.*`Cache-Control` controls.*",
         "deployments/ingress/protocol.py": r"shared_memory_region",
         "deployments/ingress/routes.py": r"cache|Unloaded",
         "deployments/ingress/statistics.py": r"cache_(hit|miss)",
