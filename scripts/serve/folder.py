@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -41,6 +42,7 @@ def private_folder() -> Iterator[Path]:
         has_logs = False
         try:
             check_place(folder, SETTING)
+            check_abilities(folder)
             yield folder
         except BaseException:
             has_logs = (folder / RAY).exists()
@@ -61,6 +63,20 @@ def parent() -> Path:
         raise ScriptError(f"the path {around} is too long for sockets in it; set {SETTING} to one of {MAX_PATH} bytes")
     around.mkdir(mode=0o700, parents=True, exist_ok=True)
     return around
+
+
+def check_abilities(folder: Path) -> None:
+    """Raise ScriptError unless a new folder can hold sockets, and programs in it can be run."""
+    remedy = f"set {SETTING} to a folder of another file system, of at most {MAX_PATH} bytes"
+    if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        raise ScriptError(f"{folder.parent} is mounted `noexec`, and the server runs a program in it; {remedy}")
+    probe = folder / "socket"
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(probe))
+        probe.unlink()
+    except OSError as err:
+        raise ScriptError(f"{folder.parent} can't hold sockets ({err.strerror}); {remedy}") from err
 
 
 def check_place(path: Path, setting: str) -> None:
