@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from starlette.responses import Response
 
 from deployments.contract.hosts import ANY
-from deployments.ingress.callers import check_origin
+from deployments.ingress.headers import check_origin
 
 # The header of a question before a request, and of the headers that the page would send.
 ASKED_METHOD, ASKED_HEADERS = "access-control-request-method", "access-control-request-headers"

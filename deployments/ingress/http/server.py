@@ -21,8 +21,8 @@ from deployments.contract.errors import (
 )
 from deployments.contract.hosts import RAY_METRICS_SETTING, host_address, is_in_cluster
 from deployments.contract.item import QUEUE, TRACE_ID, Timeline
-from deployments.ingress.callers import caller, check_host, check_once, check_origin
 from deployments.ingress.error_style import ErrorStyle
+from deployments.ingress.headers import caller, check_host, check_once, check_origin
 from deployments.ingress.http import bodies, cors, documents
 from deployments.ingress.pacing import RejectionPacer
 from deployments.ingress.protocol import Protocol, Service, merged

@@ -146,6 +146,7 @@ class Cascade(Flow):
         `loads` has the load of the usual class and of the lower one, if there are thresholds for load.
         """
         self._members = Members({name: members[name] for name in settings.order}, asking)
+        self.first_pixels = frozenset({members[settings.order[0]].pixels})
         self._exit_at: Sequence[float] = settings.exit_at if audit is None else audit.exit_at
         self._audit, self._audits, self._loads = audit, Background(), loads
         self._combiner, self._returns_combined = combiner, combined
