@@ -21,7 +21,6 @@ from scripts.errors import ScriptError
 from scripts.strict_yaml import Document
 
 if TYPE_CHECKING:
-    from deployments.contract.sections import Fault
     from deployments.members.local import LocalMember
     from graph.config import EnsembleConfig
     from graph.signature import EnsembleSignature
@@ -170,16 +169,6 @@ def check(
     return config, resolve_signatures(config)
 
 
-def ineffective(
-    application: Mapping[str, Any], serve: Mapping[str, Any], config: EnsembleConfig, agreed: EnsembleSignature
-) -> Iterator[Fault]:
-    """Find the settings without effect in a Serve config, beside or in one of its applications."""
-    from graph import rules
-
-    seen = rules.Seen(config, agreed, why_serve(serve) is None)
-    return rules.warnings_of_application(serve, application, seen)
-
-
 def replicas_of(application: Mapping[str, Any], config: EnsembleConfig) -> dict[str, int]:
     """Count the replicas of the ingress and of each node that a machine has at the start, by the nodes' names."""
     nodes = {member.deployment_name: member.name for member in config.members}
@@ -218,6 +207,7 @@ def doubts(config: EnsembleConfig, agreed: EnsembleSignature) -> Iterator[str]:
             f"{name} names no classes: those of the other members are taken, in that order, and answers are wrong if "
             "its own order is another; `ensemble check` measures it"
         )
+    yield from (str(fault) for fault in config.faults(agreed) if not fault.is_refused)
     if ANY in config.ingress.origins:
         yield EVERY_PAGE
 
@@ -290,5 +280,4 @@ def _send(config: Mapping[str, Any], document: Document | None, pipe: Connection
 def _warnings(application: Mapping[str, Any], serve: Mapping[str, Any]) -> Iterator[str]:
     """Yield the warnings about an application that is served nevertheless."""
     config, agreed = check(application, serve)
-    yield from map(str, ineffective(application, serve, config, agreed))
     yield from doubts(config, agreed)

@@ -7,7 +7,6 @@ import pytest
 import yaml
 
 from deployments.contract.errors import ConfigurationError
-from graph.rules import warnings_of_arguments
 from packages.models.tests.tiny import add
 from scripts import serve_schema
 from scripts.configuration import check, check_arguments, check_import_paths, doubts, load, log_json, read
@@ -96,6 +95,7 @@ INGRESS = {"name": "Ingress"}
         ({"proxy_location": "Nowhere"}, [], "^proxy_location: Input should be 'Disabled', 'HeadOnly' or 'EveryNode'"),
         ({}, [INGRESS, INGRESS], r"^applications\.0\.deployments\.1\.name: 'Ingress' has an entry before"),
         ({}, [{"num_replicas": 1}], r"^applications\.0\.deployments\.0\.name: Field required$"),
+        ({"applications": [{"import_path": "graph.app:build", "route_prefix": "x"}]}, None, r"route_prefix: it begins"),
         ({}, ["Ingress"], r"^applications\.0\.deployments\.0: Input should be a mapping \(got 'Ingress'\)"),
         ({"applications": {"name": "a"}}, None, r"^applications: Input should be a list"),
         ({}, {"name": "Ingress"}, r"^applications\.0\.deployments: Input should be a list"),
@@ -206,9 +206,9 @@ def test_thresholds_belong_to_the_versions_that_chose_them(tmp_path):
     application = config(tmp_path, "inline", members=("one", "two"))["applications"][0]
     cascade = {"order": ["one", "two"], "exit_at": [0.9], "versions": {"one": 1, "two": 1}}
     application["args"]["ensemble"] = {"cascade": cascade}
-    assert not list(warnings_of_arguments(*check(application)))
+    assert not list(doubts(*check(application)))
     store(tmp_path, "two", brightness(), version=2)
-    [doubt] = map(str, warnings_of_arguments(*check(application)))
+    [doubt] = doubts(*check(application))
     assert "chosen for two 1, and version 2 is served" in doubt
     assert f"`ensemble tune-cascade --data IMAGES --order one two --repository {tmp_path}`" in doubt
     cascade["versions"]["three"] = 1

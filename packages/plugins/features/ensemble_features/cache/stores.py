@@ -78,17 +78,7 @@ class CacheSettings(Section):
         return self
 
     def rules(self, owner: Any, config: Any, agreed: Any) -> Iterator[Fault]:
-        """Find fields that the place of the entries makes void."""
-        written = self.model_fields_set
-        if self.redis is not None:
-            remedy = "remove it, and give Redis a `maxmemory`"
-            for name in ("max_bytes", "max_entries"):
-                if name in written:
-                    yield Fault(f"{name}: Redis has the entries, and bounds them itself", remedy)
-        else:
-            for name in ("redis_timeout_ms", "redis_password_file"):
-                if name in written:
-                    yield Fault(f"{name}: there is no Redis", "set cache.redis")
+        """Refuse entries by key where there are no keys."""
         if self.per_key and config.access.keys is None:
             yield Fault("per_key: there are no keys", "set access.keys", is_refused=True)
 

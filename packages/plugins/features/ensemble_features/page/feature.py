@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deployments.contract.sections import Fault, Section
+from deployments.contract.sections import Section
 from deployments.ingress.protocol import Served, Service
 from deployments.ingress.routes import Route, plain
 from deployments.observe.observer import Call
@@ -52,12 +51,6 @@ class PageSettings(Section):
         max_length=200,
         description="address of Jaeger's page, as a browser reaches it; trace ids become links to it",
     )
-
-    def rules(self, owner: object, config: object, agreed: object) -> Iterator[Fault]:
-        """Find an address that nothing links to."""
-        if self.jaeger_url is not None and not self.enabled:
-            why = "jaeger_url: there is no page whose trace ids would become links, by `page.enabled`"
-            yield Fault(why, "remove one of them")
 
 
 class Page(Feature):
