@@ -150,7 +150,7 @@ def test_a_section_says_what_is_wrong_with_it():
     for wrong, told in (
         ({"redis": "http://user:secret@localhost"}, r"cache.redis: a URL begins with one of redis://"),
         ({"redis": "redis://localhost:port"}, r"cache\.redis: "),
-        ({"max_bytes": "much"}, r"cache: max_bytes: "),
+        ({"max_bytes": "much"}, r"cache\.max_bytes: "),
     ):
         with pytest.raises(ConfigurationError, match=told):
             wanted(parse({**members, "cache": wrong}))
