@@ -218,6 +218,8 @@ def running(folder: Path, whole_dashboard: bool, haproxy: HAProxy | None, python
     finally:
         # Should a node hang, every process is ended all the same.
         try:
+            if haproxy is not None:
+                haproxy.stop_accepting()
             if cluster.lost() is None:
                 with suppress(OSError):
                     ServeApi(cluster.dashboard).shut_down(STOP_TIMEOUT_S)
