@@ -156,7 +156,8 @@ def test_a_full_disk_is_named_before_anything_is_written(around):
 
 
 def test_a_file_system_that_runs_no_programs_is_named_at_once(around, monkeypatch):
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
+    found = {name: getattr(os.statvfs(around), name) for name in ("f_frsize", "f_bavail", "f_blocks", "f_bfree")}
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC, **found))
     with pytest.raises(ScriptError, match=rf"{around} is mounted `noexec`.*set {SETTING}"), private_folder():
         pass
     assert not list(around.iterdir())
