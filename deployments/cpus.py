@@ -72,8 +72,8 @@ def _limits() -> Iterator[tuple[Path, ...]]:
     first = [CGROUPS / "cpu"]
     with suppress(OSError):
         lines = [line.split(":", 2) for line in OWN_CGROUP.read_text().splitlines()]
-        own = (first[0] / path.strip("/") for _, controllers, path in lines if "cpu" in controllers.split(","))
-        first += [folder for each in own for folder in (each, *each.parents)]
+        groups = (first[0] / path.strip("/") for _, controllers, path in lines if "cpu" in controllers.split(","))
+        first += [folder for each in groups for folder in (each, *each.parents)]
     for folder in first:
         yield folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us"
     with suppress(OSError):
