@@ -152,7 +152,7 @@ def serve(
 
 
 def check_resources(document: Document) -> resources.Resources | None:
-    """Check that Ray can place every replica of a Serve config; return what it has, or None where machines may join.
+    """Check that Ray can place every replica of a Serve config; return its resources, or None where machines may join.
 
     Raises:
         ConfigurationError: a replica finds no place.
@@ -267,7 +267,7 @@ def health(url: str) -> Answer:
 
 
 def wait_until_ready(api: ServeApi, cluster: Cluster, logs: Logs, url: str, stop: threading.Event) -> None:
-    """Wait until every member has answered once, and Serve knows it; print every few seconds what is missing.
+    """Wait until every member has answered once, and Serve knows it; print the missing members every few seconds.
 
     Raises:
         ScriptError: the deployment failed, or took longer than `READY_TIMEOUT_S`.
