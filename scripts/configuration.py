@@ -23,7 +23,6 @@ from scripts.strict_yaml import Document
 if TYPE_CHECKING:
     from deployments.members.local import LocalMember
     from graph.config import EnsembleConfig
-    from graph.rules import Ineffective
     from graph.signature import EnsembleSignature
 
 IMPORT_PATH = "graph.app:build"
@@ -170,16 +169,6 @@ def check(
     return config, resolve_signatures(config)
 
 
-def ineffective(
-    application: Mapping[str, Any], serve: Mapping[str, Any], config: EnsembleConfig, agreed: EnsembleSignature
-) -> Iterator[Ineffective]:
-    """Find the settings without effect in a Serve config, beside or in one of its applications."""
-    from graph import rules
-
-    seen = rules.Seen(config, len(agreed.labels), why_serve(serve) is None)
-    return rules.warnings_of_application(serve, application, seen)
-
-
 def replicas_of(application: Mapping[str, Any], config: EnsembleConfig) -> dict[str, int]:
     """Count the replicas of the ingress and of each node that a machine has at the start, by the nodes' names."""
     nodes = {member.deployment_name: member.name for member in config.members}
@@ -218,7 +207,7 @@ def doubts(config: EnsembleConfig, agreed: EnsembleSignature) -> Iterator[str]:
             f"{name} names no classes: those of the other members are taken, in that order, and answers are wrong if "
             "its own order is another; `ensemble check` measures it"
         )
-    yield from _stale_thresholds(config, agreed)
+    yield from (str(fault) for fault in config.faults(agreed) if not fault.is_refused)
     if ANY in config.ingress.origins:
         yield EVERY_PAGE
 
@@ -233,27 +222,6 @@ def _rolled_back(member: LocalMember, config: EnsembleConfig) -> Iterator[str]:
                 f"{member.name} serves version {served}, because version {version} was rolled back ({why}); "
                 f"`version: {version}` serves it nevertheless, and rolled-back.txt beside the model forgets it"
             )
-
-
-def _stale_thresholds(config: EnsembleConfig, agreed: EnsembleSignature) -> Iterator[str]:
-    """Warn if the thresholds of a cascade were chosen for other versions, and name the command that chooses anew."""
-    if (cascade := config.ensemble.cascade) is None:
-        return
-    stale = [
-        f"{name} {chosen}, and version {served} is served"
-        for name, chosen in cascade.versions.items()
-        # None where another server does not report one.
-        if (served := agreed.versions[name]) is not None and str(served) != str(chosen)
-    ]
-    if stale:
-        weights = config.combiner.weights or config.weights
-        gates = [name for name in cascade.order if not weights.get(name)]
-        flags = f" --gates {' '.join(gates)}" if gates else ""
-        yield (
-            f"the thresholds of the cascade were chosen for {', '.join(stale)}: other images exit than intended; "
-            f"`ensemble tune-cascade --data IMAGES --order {' '.join(cascade.order)}{flags} --repository "
-            f"{config.model_repository}` chooses them anew"
-        )
 
 
 class Checks:
@@ -317,5 +285,4 @@ def _send(config: Mapping[str, Any], document: Document | None, pipe: Connection
 def _warnings(application: Mapping[str, Any], serve: Mapping[str, Any]) -> Iterator[str]:
     """Yield the warnings about an application that is served nevertheless."""
     config, agreed = check(application, serve)
-    yield from map(str, ineffective(application, serve, config, agreed))
     yield from doubts(config, agreed)

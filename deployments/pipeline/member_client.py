@@ -9,16 +9,17 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 from pydantic import Field
 
+from deployments.contract import clock
 from deployments.contract.batch import Batch, made
 from deployments.contract.errors import DeadlineExceeded, EnsembleError, NoReplica
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Deferred, Images, PixelSets, Probabilities
-from deployments.contract.settings import Schema
+from deployments.contract.sections import Extensible
 
 logger = logging.getLogger("ray.serve")
 
@@ -37,8 +38,10 @@ Call = asyncio.Future[Batch[Probabilities]]
 MemberOutcome = Batch[Probabilities] | EnsembleError
 
 
-class QuorumSettings(Schema):
-    """How the members are asked, and how many must answer."""
+class QuorumSettings(Extensible):
+    """How the members are called, and how many must answer."""
+
+    at: ClassVar[str] = "ensemble"
 
     quorum: int | None = Field(None, ge=1, description="members that must answer an image; default: all of them")
     patience_ms: int | None = Field(
@@ -58,7 +61,7 @@ def member_deadlines(
         patience_ms: the longest that it may take; None for no bound of its own.
         turns: how many members are asked one after the other from now on; they share the time that is left.
     """
-    now, found = time.time(), dict[float, list[int]]()
+    now, found = clock.now(), dict[float, list[int]]()
     longest = math.inf if patience_ms is None else patience_ms / 1000
     for position, item in enumerate(batch.items):
         left = math.inf if item.deadline is None else PATIENT_SHARE / turns * (item.deadline - now)

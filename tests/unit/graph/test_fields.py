@@ -12,7 +12,6 @@ from typing import get_args
 
 import numpy as np
 import pytest
-import yaml
 from pydantic import BaseModel
 from ray.serve.schema import HTTPOptionsSchema, gRPCOptionsSchema
 
@@ -23,27 +22,26 @@ from deployments.contract.item import Item
 from deployments.contract.member import MemberConfig, MemberInterface
 from deployments.contract.options import Options
 from deployments.contract.preprocessing import Preprocessing
-from deployments.contract.rollout import ShadowSettings
-from deployments.entry_points import MEMBERS, find_class, names
+from deployments.contract.sections import Section, owner
+from deployments.entry_points import FEATURES, MEMBERS, find_class, names
 from deployments.ingress.keys import digest
 from deployments.ingress.listeners.slot import APPLICATION, FUNCTIONS
 from deployments.members.versioned import VersionSettings
 from deployments.pipeline.member_client import Member, Members
-from ensemble_features.cache.stores import CacheSettings, open_store
+from ensemble_features.cache.stores import open_store
 from ensemble_features.cascade.feature import Cascading
 from ensemble_features.cascade.flow import LoadState
-from ensemble_features.feedback.store import FeedbackSettings
-from ensemble_features.page.feature import PageSettings
+from ensemble_features.loading.settings import LoadingSettings
+from ensemble_features.shadow.settings import ShadowSettings
 from ensemble_interop.remote.client import CallError
 from ensemble_interop.remote.tensors import TensorSettings, bind, convert_pixels
 from graph import rules
 from graph.app import build
 from graph.config import EnsembleConfig, parse
 from graph.placement import pinning
-from graph.sections import LoadingSettings
 from graph.signature import resolve_signatures
 from packages.plugins.features.tests.cascade.test_load import waited
-from scripts.configuration import check, check_arguments, doubts, ineffective, why_serve
+from scripts.configuration import check, doubts, why_serve
 from scripts.keys import add as add_key
 from scripts.serve.front import in_front
 from scripts.serve.haproxy_config import configuration as haproxy
@@ -51,7 +49,6 @@ from tests import pictures
 from tests.model_server import Abort, StandIn
 from tests.networks import brightness, constant, one_hot, store
 from tests.replica import served
-from tests.unit.graph.test_config import CONFIGS
 
 INLINE = {name: {"placement": "inline"} for name in ("transformer", "combiner", "labeler")}
 ONE = {"name": "one", "placement": "inline", "threads": 1, "streams": 1, "version": 1}
@@ -223,7 +220,7 @@ def audited(look):
     """What an audit makes of early exits of which all members answer half differently."""
 
     async def see(client):
-        [audit] = [each._audit for each in client.replica._features if isinstance(each, Cascading)]
+        [audit] = [each._audit for each in client.replica._service.features if isinstance(each, Cascading)]
         for number in range(100):
             audit.note(0, 0.8, number % 2 == 0)
         return look(audit)
@@ -364,6 +361,8 @@ SERVED = {
     "MemberConfig": {
         "name": (one(name="uno", model="one"), sends()),
         "weight": (two({"weight": 9}), sends(), two()),
+    },
+    "ShadowSection": {
         "role": (two() | {"members": [ONE, SHADOW]}, sends(), two()),
         "share": ({"members": [ONE, {**SHADOW, "share": 0}]}, shadowed, {"members": [ONE, SHADOW]}),
         "replaces": ({"members": [ONE, {**SHADOW, "replaces": "one"}]}, shadowed, {"members": [ONE, SHADOW]}),
@@ -395,6 +394,7 @@ SERVED = {
             ("max_queue_ms", {"share": 1, "max_queue_ms": 100}, SLOW_SHADOW),
         )
     },
+    "OperatorsSection": {"operators": ({"access": {"operators": "anyone"}}, asks("/v2"))},
     "QuorumSettings": {
         "quorum": ({"ensemble": {"quorum": 1}}, sends(), {"members": [ONE, {**ONE, "name": "nothing"}]})
     },
@@ -470,7 +470,6 @@ SERVED = {
     },
     "AccessConfig": {
         "keys": (keyed, sends()),
-        "operators": ({"access": {"operators": "anyone"}}, asks("/v2")),
     },
     "PageSettings": {
         "enabled": ({"page": {"enabled": False}}, asks("/")),
@@ -571,7 +570,7 @@ def called(args):
 
 def kept_in(args):
     """The store of the cache."""
-    return open_store(CacheSettings.model_validate(parse(args).features["cache"]))
+    return open_store(parse(args).features["cache"])
 
 
 def stored(args):
@@ -582,7 +581,7 @@ def stored(args):
 
 def shed(args):
     """When the thresholds for load hold as images wait longer and shorter, and what they let through."""
-    load, seen = LoadState(parse(args).ensemble.under_load), []
+    load, seen = LoadState(parse(args).ensemble.field("under_load")), []
     for ms in (10, 30, 60, 150, 60, 30, 10):
         load.see(waited(ms))
         seen.append(load.is_on)
@@ -680,7 +679,7 @@ MADE = {
         "url": (far(url="grpc://127.0.0.1:9"), connects, far()),
         "model": (far(model="other"), connects, far()),
         "labels": (far(labels=["a", "c"]), signature, far()),
-        "as_sent": (far(as_sent=True), signature, far()),
+        "as_sent": (far(as_sent=True, size=None), signature, far()),
         "size": (far(size=[9, 9]), signature, far()),
         "crop_ratio": (far(crop_ratio=0.5), signature, far()),
         "resize": (far(resize="stretch"), signature, far()),
@@ -731,6 +730,8 @@ def fields(schema):
     """Every field below a schema that is no section itself, by the class that declares it."""
     for name, field in schema.model_fields.items():
         below = [*schemas(field.annotation), *(found for each in field.metadata for found in schemas(each))]
+        # An entry of `features` has the schema of its feature.
+        below = [each for each in below if each is not Section]
         for each in below:
             yield from fields(each)
         if not below:
@@ -744,8 +745,8 @@ def listed_in(table):
 
 def test_every_field_has_an_entry_and_every_entry_a_field():
     kinds = [find_class(MEMBERS, name, MemberConfig) for name in names(MEMBERS)]
-    others = (ShadowSettings, CacheSettings, FeedbackSettings, PageSettings, VersionSettings, LoadingSettings)
-    roots = (EnsembleConfig, *kinds, *others)
+    sections = [section for name in names(FEATURES) for section in owner(name).sections]
+    roots = (EnsembleConfig, *kinds, *sections, ShadowSettings, VersionSettings, LoadingSettings)
     known = {field for root in roots for field in fields(root)} - {("MemberConfig", "kind")}
     entries = [*listed_in(SERVED), *listed_in(MADE), *listed_in(ELSEWHERE)]
     assert set(entries) == known
@@ -846,7 +847,7 @@ def test_haproxy_shows_the_option(monkeypatch, section, name):
     ("section", "schema"), [("http_options", HTTPOptionsSchema), ("grpc_options", gRPCOptionsSchema)]
 )
 def test_every_option_of_serves_listeners_is_read_or_told(section, schema):
-    told = {rule.field.partition(".")[2] for rule in rules.SERVE if rule.field.startswith(section)}
+    told = {field.partition(".")[2] for field in rules.OF_THE_PROXY if field.startswith(section)}
     of_tls = {name for name in schema.model_fields if name.startswith("ssl_")}
     assert set(schema.model_fields) == {*OPTIONS[section], *told, *of_tls}
 
@@ -856,56 +857,34 @@ def sent(**more):
     return {"members": [{**{name: each for name, each in REMOTE.items() if name != "size"}, "as_sent": True, **more}]}
 
 
-# Every rule has a configuration that it is about, and speaks of no other one here.
-CASES = {
-    "model_repository": {"members": [REMOTE]},
-    "edges": {"edges": "direct"},
-    "ensemble.patience_ms": {"ensemble": {"patience_ms": 60_000}},
-    "members.*.deployment": one(deployment="Mine"),
-    "members.*.weight": {"members": [{**ONE, "weight": 2.0}], "combiner": {"weights": {"one": 1}}},
-    "members.*.timeout_ms": far(timeout_ms=30_000),
-    "members.*.max_batch_size": far(max_batch_size=17),
-    "members.*.border": far(border=[1, 2, 3]),
+# Contradictions, and what is said of each.
+REFUSED = {
+    "members: 'one': weight: combiner.weights has": {
+        "members": [{**ONE, "weight": 2.0}],
+        "combiner": {"weights": {"one": 1}},
+    },
+    "members.0: border: only `resize: letterbox`": far(border=[1, 2, 3]),
     **{
-        f"members.*.{name}": sent(**{name: value})
+        f"members.0: {name}: with `as_sent: true`": sent(**{name: value})
         for name, value in {
             **{"size": [8, 8], "crop_ratio": 0.5, "resize": "stretch", "interpolation": "linear"},
             **{"layout": "NHWC", "color": "RGB", "mean": [1, 1, 1], "scale": [2, 2, 2]},
         }.items()
     },
-    "members.*.datatype": sent(kind="tensorflow_serving", datatype="FP32"),
-    "cache.max_bytes": {"cache": {"redis": "redis://a", "max_bytes": "1MiB"}},
-    "cache.max_entries": {"cache": {"redis": "redis://a", "max_entries": 9}},
-    "cache.redis_timeout_ms": {"cache": {"redis_timeout_ms": 9}},
-    "cache.redis_password_file": {"cache": {"redis_password_file": __file__}},
-    "cache.per_key": {"cache": {"per_key": True}},
-    "labeler.top_k": {"labeler": {"placement": "inline", "top_k": 9}},
-    **{
-        f"ingress.{name}": {"ingress": {"max_batch_size": 1, name: value}}
-        for name, value in {"batch_wait_ms": 5, "refill_share": 0.5, "max_batch_bytes": 4096}.items()
-    },
-    "ingress.max_batch_size": {"ingress": {"max_batch_size": 9, "max_in_flight": 8}},
-    "ingress.max_parts": {"ingress": {"max_parts": 9, "max_in_flight": 8}},
-    "ingress.fair_by": {"ingress": {"fair_by": "key"}},
-    "ingress.max_request_bytes": {"ingress": {"max_request_bytes": 1024}},
-    "transformer.max_image_bytes": {"transformer": {"placement": "inline", "max_image_bytes": 64 * 2**20}},
-    "page.jaeger_url": {"page": {"enabled": False, "jaeger_url": "http://a"}},
+    "members.0: datatype: with `as_sent: true`": sent(kind="tensorflow_serving", datatype="FP32"),
+    "cache.per_key: there are no keys": {"cache": {"per_key": True}},
 }
 INGRESS = {"name": "Ingress"}
 FUNCTION = "deployments.protocol.services.add_{}".format
-SERVE_CASES = {
-    **{f"http_options.{name}": {"http_options": {name: 5}} for name in ("request_timeout_s", "keep_alive_timeout_s")},
-    "http_options.root_path": {"http_options": {"root_path": "/x"}},
-    "grpc_options.request_timeout_s": {"grpc_options": {"request_timeout_s": 5}},
-    "logging_config.enable_access_log": {"logging_config": {"enable_access_log": True}},
-    "applications.*.logging_config.enable_access_log": {"logging_config": {"enable_access_log": True}},
-    "applications.*.deployments.*.logging_config.enable_access_log": {
-        "deployments": [{**INGRESS, "logging_config": {"enable_access_log": True}}]
-    },
-    "applications.*.deployments.*.max_queued_requests": {"deployments": [{**INGRESS, "max_queued_requests": 5}]},
-}
+OF_THE_PROXY = [
+    ("http_options", {"request_timeout_s": 5}),
+    ("http_options", {"keep_alive_timeout_s": 5}),
+    ("http_options", {"root_path": "/x"}),
+    ("grpc_options", {"request_timeout_s": 5}),
+]
 SERVICES_CASES = [
     ({"grpc_options": {"grpc_servicer_functions": ["mine.add"]}}, {}, "forwards to no other service"),
+    ({"grpc_options": {"grpc_servicer_functions": [FUNCTION("health")] * 2}}, {}, "it stands there twice"),
     (
         {"grpc_options": {"grpc_servicer_functions": [FUNCTION("feedback")]}},
         {},
@@ -914,61 +893,35 @@ SERVICES_CASES = [
     (
         {"grpc_options": {"grpc_servicer_functions": [FUNCTION("seldon")]}},
         {"front": "serve"},
-        "finds a method by its name alone",
+        "finds a method by its name, which",
     ),
 ]
 
 
 def told(root, args, serve=None, application=None):
-    """What doctor, serve and deploy refuse, or else warn of."""
+    """What doctor, serve and deploy refuse."""
     given = {"name": "a", "import_path": "graph.app:build", "args": complete(root, args), **(application or {})}
     whole = {**(serve or {}), "applications": [given]}
-    if "kind" in given["args"]["members"][0] and args != CASES["model_repository"]:
-        del given["args"]["model_repository"]
     try:
-        return [str(each) for each in ineffective(given, whole, *check(given, whole))]
+        check(given, whole)
     except ConfigurationError as err:
-        return [str(err)]
+        return [*err.args]
+    return []
 
 
-def test_every_rule_has_a_case():
-    of_packages = {"ensemble.cascade", "members.*.canary", "members.*.share", "access.operators"}
-    assert {rule.field.removeprefix("features.") for rule in rules.ARGUMENTS} == {*CASES, *of_packages}
-    of_services = {"grpc_options.grpc_servicer_functions"}
-    assert {rule.field for rule in rules.SERVE} == {*SERVE_CASES, *of_services}
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_contradiction_is_refused(root, what):
+    [found] = told(root, REFUSED[what])
+    assert found.startswith(what)
 
 
-@pytest.mark.parametrize("field", CASES)
-def test_an_argument_that_can_not_act_is_told(root, field):
-    name = field.replace("*", "far" if "kind" in CASES[field].get("members", [{}])[0] else "one")
-    found = told(root, CASES[field])
-    assert found
-    assert all(each.startswith(f"{name}: ") for each in found)
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        {"members": [ONE, SHADOW]},
-        one(canary=CANARY),
-        two(ensemble={"cascade": {"order": ["one", "six"], "exit_at": [0.9], "audit": 0.1}}),
-    ],
-)
-def test_patience_acts_where_members_are_asked_about_images_that_are_answered(root, args):
-    assert not told(root, {**args, "ensemble": {**args.get("ensemble", {}), "patience_ms": 60_000}})
-
-
-def test_a_field_without_a_value_is_none(root):
-    assert not told(root, {"ensemble": {"patience_ms": None}, "page": {"enabled": False, "jaeger_url": None}})
-
-
-@pytest.mark.parametrize("field", SERVE_CASES)
-def test_an_option_that_can_not_act_is_told(root, field):
-    given = {"application" if field.startswith("applications") else "serve": SERVE_CASES[field]}
-    [found] = told(root, {}, **given)
-    assert found.startswith(f"{field.replace('*', 'a', 1).replace('*', 'Ingress')}: ")
-    # Serve's proxy reads it, or has requests pass its handles.
-    assert not told(root, {"front": "serve"}, **given)
+@pytest.mark.parametrize(("section", "options"), OF_THE_PROXY)
+def test_an_option_that_nothing_reads_is_refused(root, section, options):
+    [found] = told(root, {}, {section: options})
+    assert found.startswith(f"{section}.{next(iter(options))}: only Serve's proxy reads it")
+    assert not told(root, {}, {section: dict.fromkeys(options)})
+    # Serve's proxy reads it.
+    assert not told(root, {"front": "serve"}, {section: options})
 
 
 @pytest.mark.parametrize(("serve", "args", "what"), SERVICES_CASES)
@@ -980,7 +933,7 @@ def test_services_that_can_not_be_served_are_told(root, serve, args, what):
 def test_services_of_a_package_that_is_not_installed_are_told(root, without_plugins):
     for front in ("direct", "serve"):
         [found] = told(root, {"front": front}, {"grpc_options": {"grpc_servicer_functions": [FUNCTION("seldon")]}})
-        assert "add_seldon, and no installed protocol has it" in found
+        assert "add_seldon: no installed protocol has it" in found
         assert "not installed here: ensemble-features, ensemble-interop" in found
 
 
@@ -1012,11 +965,6 @@ def test_a_protocol_that_is_none_is_told(root):
     assert "is no subclass of deployments.ingress.protocol.Protocol" in found
 
 
-@pytest.mark.parametrize("given", [None, 5, {}])
-def test_services_that_are_no_list_are_left_to_the_schema_of_serve(root, given):
-    assert not told(root, {}, {"grpc_options": {"grpc_servicer_functions": given}})
-
-
 @pytest.mark.parametrize(
     ("deployment", "change", "what"),
     [
@@ -1037,40 +985,8 @@ def test_a_user_config_that_a_replica_would_refuse_is_refused(root, deployment, 
     assert not told(root, members, None, {"deployments": [{**INGRESS, "user_config": good}]})
 
 
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"max_batch_size": 1, "batch_wait_ms": 5}, "ingress.batch_wait_ms"),
-        ({"nodes": {"Labeler": {"top_k": 9}}}, "labeler.top_k"),
-        (
-            {"nodes": {"JpegTransformer": {"max_image_bytes": 2**20}}, "max_request_bytes": 8192},
-            "transformer.max_image_",
-        ),
-    ],
-)
-def test_a_user_config_that_can_not_act_is_told(root, change, field):
-    [found] = told(root, {}, None, {"deployments": [{**INGRESS, "user_config": change}]})
-    assert found.startswith(field)
-
-
 def test_a_user_config_for_what_clients_have_loaded_is_checked_like_the_rest(root):
     args = {"access": {"operators": "anyone"}}
     for change, is_right in (({"unloaded": ["one"], "loaded": {"one": 2}}, True), ({"unload": ["one"]}, False)):
         found = told(root, args, None, {"deployments": [{**INGRESS, "user_config": {"loading": change}}]})
         assert (not found) == is_right, found
-
-
-def test_a_user_config_for_a_feature_of_another_package_is_left_to_the_feature(root):
-    change = {"deployments": [{**INGRESS, "user_config": {"mine": {"word": "hello"}}}]}
-    assert "unknown field 'mine'" in "".join(told(root, {}, None, change))
-    feature = {"features": {"graph.feature:Feature": {}}}
-    assert not told(root, feature, None, change)
-
-
-@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.name)
-def test_nothing_that_is_shipped_says_what_does_nothing(file):
-    content = yaml.safe_load(file.read_text())
-    [application] = content["applications"]
-    application["args"].pop("access", None)
-    seen = rules.Seen(check_arguments(application, content), own_front=why_serve(content) is None)
-    assert not list(rules.warnings_of_application(content, application, seen))

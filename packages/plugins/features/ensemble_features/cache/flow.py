@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from deployments.contract import clock
 from deployments.contract.batch import Batch, Work
 from deployments.contract.item import Item, ItemNote
 from deployments.contract.nodes import Flow, Node, Part, as_flow
@@ -90,7 +91,7 @@ class Cache(Flow):
         classes: int,
         count: Count,
         per_key: bool = False,
-        loaded: Mapping[str, int] = MappingProxyType({}),
+        pinned: Mapping[str, Version] = MappingProxyType({}),
     ) -> None:
         """Create a cache.
 
@@ -101,10 +102,10 @@ class Cache(Flow):
             classes: the number of classes.
             count: counts the images of a batch: hits, misses, and images that passed, and the seconds that were saved.
             per_key: whether each API key has entries of its own.
-            loaded: by member, the version that an operator loaded; entries of others are stale.
+            pinned: by member, the version that it must answer by; entries of others are stale.
         """
         self._node, self._store, self._identity, self._classes = as_flow(node), store, identity, classes
-        self._count, self._per_key, self._loaded = count, per_key, loaded
+        self._count, self._per_key, self._pinned = count, per_key, pinned
         self._in_flight: dict[bytes, Waiting] = {}
         # By member, and by the variant of it that was asked, the version that answered last; others' entries are stale.
         self._versions: dict[tuple[str, str], Version] = {}
@@ -183,7 +184,7 @@ class Cache(Flow):
 
     def _current(self, item: Item, member: str, default: Version) -> Version:
         """Return the version that a member answers an image by, as far as it is known."""
-        return self._loaded.get(member) or self._versions.get((member, _variant(item, member)), default)
+        return self._pinned.get(member) or self._versions.get((member, _variant(item, member)), default)
 
     def _share(self, lookup: Lookup, p: int, entry: Entry | None) -> None:
         """Give an image's entry to the batches that wait for it; None if it can't be remembered."""
@@ -232,7 +233,7 @@ def _entries(
 
     Images that a member or a canary failed on, or that the load has cut short, are not remembered.
     """
-    now = time.time()
+    now = clock.now()
     entries = {}
     for row, place in enumerate(answer.live):
         item = answer.items[place]
@@ -253,7 +254,7 @@ def _entries(
 
 def _remembered(batch: Batch[Any], entries: Mapping[int, Entry]) -> Part:
     """Return the entries' images, by position, as if the members had just answered them."""
-    now = time.time()
+    now = clock.now()
     names = dict.fromkeys(name for entry in entries.values() for name in entry.scores)
     length = max(len(scores) // 4 for entry in entries.values() for scores in entry.scores.values())
     payload = {name: np.full((len(entries), length), np.nan, np.float32) for name in names}
