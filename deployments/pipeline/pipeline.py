@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,8 @@ from deployments.pipeline.member_client import Call, Member, MemberClient, Membe
 logger = logging.getLogger("ray.serve")
 
 Answered = Batch[Sequence[Answer]]
+# Images by position that are due, and by name what each member says to the whole batch.
+Answers = tuple[Sequence[int], Mapping[str, MemberOutcome]]
 
 
 class Pipeline(Flow):
@@ -67,9 +69,31 @@ class Ensemble(Flow):
 
         Images that have less time than others of the batch are answered by the members that answer in it.
         """
-        # Members that can't be missed have as long as the batch.
-        everybody: list[tuple[float | None, list[int]]] = [(None, list(range(len(batch.items))))]
-        deadlines = self._members.deadlines(batch) if self._members.can_miss else everybody
+        async with aclosing(self._some_in_time(batch) if self._members.can_miss else self._all(batch)) as answers:
+            async for due, outcomes in answers:
+                some, theirs = batch, outcomes
+                if len(due) < len(batch.items):
+                    some, theirs = batch.split(due), split(outcomes, due)
+                ballots = merge_member_outputs(some, theirs, self._members.quorum)
+                if self._combiner is None:
+                    yield due, ballots
+                else:
+                    yield due, await self._combiner(ballots) if ballots.live else Batch(NO_SCORES, ballots.items)
+
+    async def _all(self, batch: Batch[PixelSets]) -> AsyncGenerator[Answers, None]:
+        """Wait for every member, as long as the batch does."""
+        calls = {each: each.ask(batch) for each in self._members.clients}
+        try:
+            await asyncio.wait(calls.values())
+        except asyncio.CancelledError:
+            for call in calls.values():
+                call.cancel()
+            raise
+        yield range(len(batch.items)), {each.name: each.result(call) for each, call in calls.items()}
+
+    async def _some_in_time(self, batch: Batch[PixelSets]) -> AsyncGenerator[Answers, None]:
+        """Wait for members that can be missed, until each group of the images must be answered."""
+        deadlines = self._members.deadlines(batch)
         calls, began = self._ask(batch, deadlines[-1][0]), time.monotonic()
         asked = [call for call in calls.values() if call is not None]
         outcomes: dict[str, MemberOutcome] = {}
@@ -77,14 +101,13 @@ class Ensemble(Flow):
             while deadlines:
                 wait, due = deadlines.pop(0)
                 left_s = None if wait is None else max(0.0, wait - (time.monotonic() - began))
-                await asyncio.wait(asked, timeout=left_s)
-                if all(call.done() for call in asked):
+                _, unanswered = await asyncio.wait(asked, timeout=left_s)
+                if not unanswered:
                     due, deadlines = sorted([*due, *(image for _, more in deadlines for image in more)]), []
                 for each, call in calls.items():
-                    if each.name not in outcomes and (call is None or call.done() or not deadlines):
+                    if each.name not in outcomes and (call not in unanswered or not deadlines):
                         outcomes[each.name] = each.outcome(call, wait)
-                so_far = {each.name: outcomes.get(each.name, each.unanswered) for each in calls}
-                yield due, await self._answer(batch, so_far, due)
+                yield due, {each.name: outcomes.get(each.name, each.unanswered) for each in calls}
         finally:
             # Where the batch is over before, by its deadline or its end, nobody waits for these.
             for each, call in calls.items():
@@ -102,19 +125,6 @@ class Ensemble(Flow):
         for each in late:
             each.try_again(batch, patience)
         return calls
-
-    async def _answer(
-        self, batch: Batch[PixelSets], outcomes: Mapping[str, MemberOutcome], due: Sequence[int]
-    ) -> Batch[Probabilities | MemberProbabilities]:
-        """Answer some of the images, by position."""
-        if len(due) < len(batch.items):
-            batch, outcomes = batch.split(due), split(outcomes, due)
-        ballots = merge_member_outputs(batch, outcomes, self._members.quorum)
-        if self._combiner is None:
-            return ballots
-        if not ballots.live:
-            return Batch(NO_SCORES, ballots.items)
-        return await self._combiner(ballots)
 
 
 def merge_member_outputs(
@@ -145,14 +155,10 @@ def _merged(item: Item, position: int, outcomes: Mapping[str, MemberOutcome], qu
     """Make an image with what its copies, one from each member that answered the batch, have gained."""
     if item.error is not None:
         return item
-    copies, failed = list[Item](), dict[str, EnsembleError]()
-    for name, outcome in outcomes.items():
-        if isinstance(outcome, EnsembleError):
-            failed[name] = outcome
-            continue
-        copies.append(copy := outcome.items[position])
-        if copy.error is not None:
-            failed[name] = copy.error
+    whole = {name: each for name, each in outcomes.items() if isinstance(each, Batch)}
+    copies = [each.items[position] for each in whole.values()]
+    errors = {n: whole[n].items[position].error if n in whole else each for n, each in outcomes.items()}
+    failed = {name: error for name, error in errors.items() if isinstance(error, EnsembleError)}
     too_few = len(outcomes) - len(failed) < quorum
     before = len(item.steps)
     return replace(
