@@ -8,6 +8,8 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,6 @@ from msgspec.structs import replace
 
 from deployments.contract.answer import Answer
 from deployments.contract.batch import NO_SCORES, Batch
-from deployments.contract.errors import EnsembleError
 from deployments.contract.item import Item, ItemNote
 from deployments.contract.nodes import Flow, Graph, Node, Part, as_flow
 from deployments.contract.payload import MemberProbabilities, PixelSets, Probabilities
@@ -95,24 +96,23 @@ class Ensemble(Flow):
         """Wait for members that can be missed, until each group of the images must be answered."""
         deadlines = self._members.deadlines(batch)
         calls, began = self._ask(batch, deadlines[-1][0]), time.monotonic()
-        asked = [call for call in calls.values() if call is not None]
-        outcomes: dict[str, MemberOutcome] = {}
+        asked = list(filter(None, calls.values()))
+        outcomes: dict[MemberClient, MemberOutcome] = {}
         try:
             while deadlines:
                 wait, due = deadlines.pop(0)
                 left_s = None if wait is None else max(0.0, wait - (time.monotonic() - began))
                 _, unanswered = await asyncio.wait(asked, timeout=left_s)
                 if not unanswered:
-                    due, deadlines = sorted([*due, *(image for _, more in deadlines for image in more)]), []
-                for each, call in calls.items():
-                    if each.name not in outcomes and (call not in unanswered or not deadlines):
-                        outcomes[each.name] = each.outcome(call, wait)
-                yield due, {each.name: outcomes.get(each.name, each.unanswered) for each in calls}
+                    due, deadlines = sorted(chain(due, *map(itemgetter(1), deadlines))), []
+                waiting = unanswered if deadlines else set()
+                ended = [each for each in calls if each not in outcomes and calls[each] not in waiting]
+                outcomes |= {each: each.outcome(calls[each], wait) for each in ended}
+                yield due, {each.name: outcomes.get(each, each.unanswered) for each in calls}
         finally:
             # Where the batch is over before, by its deadline or its end, nobody waits for these.
-            for each, call in calls.items():
-                if call is not None and each.name not in outcomes:
-                    call.cancel()
+            for each in calls.keys() - outcomes.keys():
+                each.cancel(calls[each])
 
     def _ask(self, batch: Batch[PixelSets], patience: float | None) -> dict[MemberClient, Call | None]:
         """Ask every member but the late ones, which are tried once in `patience` seconds; return the calls."""
@@ -155,10 +155,9 @@ def _merged(item: Item, position: int, outcomes: Mapping[str, MemberOutcome], qu
     """Make an image with what its copies, one from each member that answered the batch, have gained."""
     if item.error is not None:
         return item
-    whole = {name: each for name, each in outcomes.items() if isinstance(each, Batch)}
-    copies = [each.items[position] for each in whole.values()]
-    errors = {n: whole[n].items[position].error if n in whole else each for n, each in outcomes.items()}
-    failed = {name: error for name, error in errors.items() if isinstance(error, EnsembleError)}
+    copies = [each.items[position] for each in outcomes.values() if isinstance(each, Batch)]
+    errors = {name: each.items[position].error if isinstance(each, Batch) else each for name, each in outcomes.items()}
+    failed = {name: error for name, error in errors.items() if error is not None}
     too_few = len(outcomes) - len(failed) < quorum
     before = len(item.steps)
     return replace(

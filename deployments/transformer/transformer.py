@@ -25,9 +25,6 @@ logger = logging.getLogger("ray.serve")
 __all__ = ["JpegTransformer", "TransformerConfig", "TransformerSettings"]
 
 OPERATION, RESIZE = "decode", "resize"
-# A JPEG of so many pixels, and so many bytes of its own and a decoder's, is decoded in about 0.3 ms. To wake a thread
-# for it, and the event loop afterwards, takes longer than others would wait for that.
-QUICK_PIXELS, QUICK_BYTES = 256 * 256, 64 * 1024
 DecodingOutcome = Decoded | EnsembleError
 # An encoded image, and what it declares.
 Probed = tuple[bytes, ImageProbe]
@@ -106,9 +103,7 @@ class JpegTransformer:
         probed = list(zip(work.payload, probes, strict=True))
         if isolated:
             return await self._decode_apart(work, probed, isolated, cpu_ns)
-        size = sum(len(image) + (found.jpeg.kept if found.jpeg else 0) for image, found in probed)
-        is_quick = len(probed) == 1 and probes[0].pixels <= QUICK_PIXELS and size <= QUICK_BYTES
-        return await self._in_threads(work, self._decode, probed, is_quick)
+        return await self._in_threads(work, self._decode, probed, len(probed) == 1 and probes[0].is_quick)
 
     async def _decode_apart(
         self,
