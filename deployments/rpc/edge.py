@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from ray import serve
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
@@ -33,7 +32,9 @@ def by_handle(handles: Mapping[str, DeploymentHandle[Any]]) -> dict[str, Node[An
 
 
 def edges(
-    handles: Mapping[str, DeploymentHandle[Any]], stand_ins: Mapping[str, tuple[Factory, Factory]]
+    application: str,
+    handles: Mapping[str, DeploymentHandle[Any]],
+    stand_ins: Mapping[str, tuple[Factory, Factory]],
 ) -> dict[str, Node[Any, Any]]:
     """Make the callers of separate nodes, by their sockets on this machine or by their handles; they count calls."""
     calls = TaggedCounter(
@@ -42,8 +43,7 @@ def edges(
         "node",
         "edge",
     )
-    application, cluster = serve.get_replica_context().app_name, ClusterSize()
-    made = by_handle(handles)
+    made, cluster = by_handle(handles), ClusterSize()
     for name, handle in handles.items():
         deployment = handle.deployment_name
         if (folder := sockets(application, deployment)) is not None:

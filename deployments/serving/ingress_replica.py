@@ -60,9 +60,9 @@ class IngressReplica:
         take_cores(spec.pinning)
         inline = {name: node() for name, node in nodes.items() if not isinstance(node, DeploymentHandle)}
         handles = {name: node for name, node in nodes.items() if isinstance(node, DeploymentHandle)}
-        called = edges(handles, stand_ins) if spec.edges == "direct" else by_handle(handles)
         replica = serve.get_replica_context().replica_id
         application = replica.deployment_id.app_name
+        called = edges(application, handles, stand_ins) if spec.edges == "direct" else by_handle(handles)
         versions = {name: info.version for name, info in spec.members.items()}
         built = spec.build({**inline, **called}, application, replica.unique_id, versions)
         self._features = built.features

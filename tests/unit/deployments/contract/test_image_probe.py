@@ -148,7 +148,7 @@ def test_what_cameras_write_is_looked_through():
     segments = b"".join(b"\xff\xe2" + (65_535).to_bytes(2) + bytes(65_533) for _ in range(255))
     found = probe(WHOLE[:2] + segments + WHOLE[2:])
     assert (found.jpeg, found.is_plain, found.is_quick) == (probe(WHOLE).jpeg, True, False)
-    assert probe(WHOLE) == (160 * 120, True, 0, Jpeg(160, 120))
+    assert probe(WHOLE) == (160 * 120, True, 0, Jpeg(160, 120), True)
     assert read_jpeg(WHOLE[:2] + bytes(MOST_FILL) + WHOLE[2:]) == Jpeg(160, 120)
     assert read_jpeg(WHOLE[:2] + bytes(MOST_FILL + 1) + WHOLE[2:]) is None
 
