@@ -41,7 +41,7 @@ class Seen:
 
 
 def check_arguments(config: EnsembleConfig) -> None:
-    """Raise ConfigurationError for arguments that contradict each other, or need what is not installed."""
+    """Raise ConfigurationError for arguments that contradict each other, or need a plugin that is not installed."""
     if found := [*_contradictions(config), *_missing(config)]:
         raise ConfigurationError(*found)
 
@@ -87,7 +87,7 @@ def _of_the_proxy(serve: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _services(serve: Mapping[str, Any], seen: Seen) -> Iterator[str]:
-    """Yield what is wrong with the entries of `grpc_servicer_functions`."""
+    """Yield a problem for each wrong entry of `grpc_servicer_functions`."""
     given = (serve.get("grpc_options") or {}).get("grpc_servicer_functions") or []
     for position, function in enumerate(given):
         if problem := "it stands there twice" if function in given[:position] else _problem_of_service(function, seen):

@@ -113,6 +113,10 @@ def document() -> dict[str, Any]:
     ours, serve = arguments(), ServeDeploySchema.model_json_schema()
     definitions = {**serve.pop(DEFINITIONS), **ours.pop(DEFINITIONS), "Arguments": ours}
     application = definitions["ServeApplicationSchema"]
+    # As scripts/serve_schema.py reads them: Serve itself ignores unknown fields.
+    for definition in (serve, *definitions.values()):
+        if "properties" in definition:
+            definition.setdefault("additionalProperties", False)
     application["if"] = {"properties": {"import_path": {"const": IMPORT_PATH}}}
     application["then"] = {"properties": {"args": {"$ref": f"#/{DEFINITIONS}/Arguments"}}}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **serve, DEFINITIONS: definitions}

@@ -154,7 +154,7 @@ def serve(
 
 
 def check_resources(document: Document) -> resources.Resources | None:
-    """Check that Ray can place every replica of a Serve config; return what it has, or None where machines may join.
+    """Check that Ray can place every replica of a Serve config; return its resources, or None where machines may join.
 
     Raises:
         ConfigurationError: a replica finds no place.
@@ -218,6 +218,8 @@ def running(folder: Path, whole_dashboard: bool, haproxy: HAProxy | None, python
     finally:
         # Should a node hang, every process is ended all the same.
         try:
+            if haproxy is not None:
+                haproxy.stop_accepting()
             if cluster.lost() is None:
                 with suppress(OSError):
                     ServeApi(cluster.dashboard).shut_down(STOP_TIMEOUT_S)
@@ -266,7 +268,7 @@ def health(url: str) -> Answer:
 
 
 def wait_until_ready(api: ServeApi, cluster: Cluster, logs: Logs, url: str, stop: threading.Event) -> None:
-    """Wait until every member has answered once, and Serve knows it; print every few seconds what is missing.
+    """Wait until every member has answered once, and Serve knows it; print the missing members every few seconds.
 
     Raises:
         ScriptError: the deployment failed, or took longer than `READY_TIMEOUT_S`.

@@ -102,7 +102,7 @@ def cpu_flags() -> set[str]:
 
 
 def memory(replicas: float, free: float) -> Finding:
-    """Compare the free memory, bytes, with what replicas are expected to take."""
+    """Compare the free memory, bytes, with the expected use of replicas."""
     what = f"memory: {free / GIB:.1f} GiB are free"
     if (expected := replicas * MEMORY_OF_A_REPLICA) > free:
         remedy = f"its {replicas:g} replicas take about {expected / GIB:.1f} GiB: configs/colocated.yaml has one"
