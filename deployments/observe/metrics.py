@@ -142,13 +142,6 @@ class Metrics:
             "member",
             "reason",
         )
-        self._exits = TaggedCounter(
-            "ensemble_cascade_exits", "Images by the last member that the cascade called.", "member"
-        )
-        self._load_shed = (
-            TaggedCounter("ensemble_cascade_load_shed", "Images for which fewer members were called, due to load."),
-            TaggedCounter("ensemble_cascade_eased", "The older name of `ensemble_cascade_load_shed`, until 0.3.0."),
-        )
         self._member_predictions = TaggedCounter(
             "ensemble_member_predictions",
             "Images by whether a member's most probable class was the ensemble's.",
@@ -174,21 +167,14 @@ class Metrics:
 
     def _count_answers(self, batch: Batch[Sequence[Answer]]) -> None:
         """Count what the ensemble and its members answered."""
-        labels, missing, exits, agreement = (Tally[tuple[str | bool, ...]]() for _ in range(4))
-        load_shed = 0
+        labels, missing, agreement = (Tally[tuple[str | bool, ...]]() for _ in range(3))
         for position, each in zip(batch.live, batch.payload, strict=True):
             item, answer = batch.items[position], each.classification
             labels[answer.label,] += 1
             missing.update(item.missing.items())
             agreement.update((name, given.index == answer.index) for name, given in item.predictions.items())
-            if answer.asked:
-                exits[answer.asked[-1],] += 1
-            load_shed += bool(answer.load_shed)
-        for counter in self._load_shed:
-            counter.add(count=load_shed)
         self._predictions.add_all(labels)
         self._degraded.add_all(missing)
-        self._exits.add_all(exits)
         self._member_predictions.add_all(agreement)
 
 

@@ -14,7 +14,6 @@ LONGER = {
     "lab/faults/fuzz/requests.py": 310,
     "packages/models/ensemble_models/dataset.py": 345,
     "packages/plugins/sources/ensemble_sources/mirror.py": 310,
-    "scripts/configuration.py": 320,
 }
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 BRANCHES = (
