@@ -68,7 +68,7 @@ def threads(config: EnsembleConfig, replicas: Mapping[str, int]) -> Finding:
             each[member.name] = count * (member.threads or left_open)
             is_chosen |= count > 1 or member.threads is not None
     # The members of a cascade take turns.
-    total = max(each.values(), default=0) if config.ensemble.cascade is not None else sum(each.values())
+    total = max(each.values(), default=0) if config.in_turn else sum(each.values())
     what = f"threads: {total} of all replicas' members compute at the same time, on {describe_cores()}"
     if total > here and (is_chosen or here == 1):
         most = ", ".join(f"{name}: {count}" for name, count in each.items())
