@@ -70,9 +70,9 @@ def threads(config: EnsembleConfig, replicas: Mapping[str, int]) -> Finding:
     # The members of a cascade take turns.
     total = max(each.values(), default=0) if config.in_turn else sum(each.values())
     what = f"threads: {total} of all replicas' members compute at the same time, on {describe_cores()}"
-    if total > here:
+    if total > here and (is_chosen or here == 1):
         most = ", ".join(f"{name}: {count}" for name, count in each.items())
-        # Each member has at least a thread, which no field changes.
+        # Each member has at least a thread, which no field changes; on several cores that is no loss.
         remedy = "leave `threads` of the members out, or have fewer replicas" if is_chosen else "give it more CPUs"
         return Finding("look", f"{what} ({most})", remedy)
     if (unused := here - total) * LEAST_UNUSED >= here:
