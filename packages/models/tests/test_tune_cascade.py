@@ -154,7 +154,7 @@ def test_the_command_chooses_on_one_half_and_judges_on_the_other(
     order = written["order"]
     versions = ", ".join(f"{name}: 1" for name in order)
     assert (
-        f"ensemble: {{cascade: {{order: [{', '.join(order)}], exit_at: [0.0], versions: {{{versions}}}}}}}" in printed
+        f"\ncascade: {{order: [{', '.join(order)}], exit_at: [0.0], versions: {{{versions}}}}}\n" in printed
     )
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +13,8 @@ from typing import Any
 import openvino as ov
 
 from deployments.contract.preprocessing import Resize
-from deployments.repository.errors import ModelError
+from deployments.repository.content import no_model
+from deployments.repository.errors import ModelError, reason
 from deployments.repository.layout import Layout
 from deployments.repository.repository import sha256
 from ensemble_models.baking import Color
@@ -119,6 +124,20 @@ class Source:
         return bool(self.network.inputs) and self.network.input(0).get_element_type() in {ov.Type.u8, ov.Type.i8}
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hide what libraries in C++ write to standard error, as TensorFlow's readers do while OpenVINO tries formats."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
 def read(path: Path) -> Source:
     """Read the network of a file or folder that OpenVINO reads.
 
@@ -129,10 +148,15 @@ def read(path: Path) -> Source:
         raise ModelError(f"there is no {path}")
     if path.suffix in ADVICE:
         raise ModelError(f"{path} is not read: {ADVICE[path.suffix]}")
+    if path.is_file() and (what := no_model(path)):
+        raise ModelError(f"{path} is {what}")
     try:
-        network = ov.Core().read_model(path) if path.suffix == ".xml" else ov.convert_model(path)
+        with quiet():
+            network = ov.Core().read_model(path) if path.suffix == ".xml" else ov.convert_model(path)
     # convert_model raises its own error type, and plain Exception for a format that it doesn't know.
     except Exception as err:
-        raise ModelError(f"OpenVINO can't read {path}; it reads {', '.join(READABLE)}, SavedModel: {err}") from err
+        what = "it is damaged or truncated" if path.suffix in READABLE else "its format is unknown"
+        known = ", ".join(READABLE)
+        raise ModelError(f"OpenVINO can't read {path}: {what}; it reads {known}, SavedModel ({reason(err)})") from err
     digest = {"sha256": sha256(path)} if path.is_file() else {}
     return Source(network, {"file": path.name, **digest})

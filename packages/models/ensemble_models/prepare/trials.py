@@ -38,6 +38,10 @@ BETTER = 2.0
 Way = tuple[Normalization, Preprocessing]
 
 
+class Guessing(ScriptError):
+    """No usual normalization is better than guessing."""
+
+
 def normalized(pixels: Pixels, by: Normalization) -> NDArray[np.float32]:
     """Normalize pixels, uint8 BGR [N,H,W,3], to float32 [N,H,W,3] in the order of the normalization's channels."""
     ordered = pixels if by.order == "BGR" else pixels[..., ::-1]
@@ -146,7 +150,8 @@ def choose_normalization(allowed: Sequence[Normalization], trial: Trial, way: Pr
 
     Raises:
         Permuted: the outputs are in none of the orders.
-        ScriptError: the images don't decide, none is better than guessing, or a usual one is better than those allowed.
+        Guessing: none is better than guessing.
+        ScriptError: the images don't decide, or a usual one is better than those allowed.
     """
     every = [*allowed, *(each for each in usual() if each not in allowed)]
     outputs = trial.race([(each, way) for each in every])
@@ -162,7 +167,7 @@ def choose_normalization(allowed: Sequence[Normalization], trial: Trial, way: Pr
     if shares[rows[0]].low <= 100 / classes:
         for row in rows:
             check_order(outputs[row].argmax(1), labels[: len(outputs[row])], trial.orders[trial.order], trial.order)
-        raise ScriptError(
+        raise Guessing(
             f"none of the usual normalizations is better than guessing one of {classes} classes; say by --labels which "
             "class each output is; --mean, --std and --channel-order set the training's pixels"
         )
