@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deployments.contract.errors import ConfigurationError
+from deployments.contract.hosts import ANY
 from deployments.entry_points import did_you_mean
 from deployments.folder_permissions import changeable_by_others
 from deployments.ray_internals.import_path import append_working_directory
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 IMPORT_PATH = "graph.app:build"
 REPOSITORY = "model_repository"
+EVERY_PAGE = (
+    "ingress.origins: '*' lets a page of any website use this server in the browsers that reach it, by a key if there "
+    "are keys that its readers know; list the origins of your pages"
+)
 
 
 def load(file: Path) -> Document:
@@ -214,6 +219,8 @@ def doubts(config: EnsembleConfig, agreed: EnsembleSignature) -> Iterator[str]:
             "its own order is another; `ensemble check` measures it"
         )
     yield from _stale_thresholds(config, agreed)
+    if ANY in config.ingress.origins:
+        yield EVERY_PAGE
 
 
 def _rolled_back(member: LocalMember, config: EnsembleConfig) -> Iterator[str]:

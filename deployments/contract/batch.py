@@ -25,7 +25,7 @@ from deployments.contract.item import (
     Note,
     Step,
 )
-from deployments.contract.payload import Probabilities, byte_size, gather, take
+from deployments.contract.payload import Deferred, Images, Probabilities, byte_size, gather, take
 from ensemble_serving.answer import Version
 
 logger = logging.getLogger("ray.serve")
@@ -120,6 +120,12 @@ class Batch(Generic[P]):
         row_of = {position: row for row, position in enumerate(i for i, item in enumerate(whole) if item.error is None)}
         rows = [([row_of[positions[i]] for i in part.live], part.payload) for positions, part in parts]
         return cls(gather(rows, len(row_of)), whole)
+
+
+async def made(batch: Batch[Images | Deferred]) -> Batch[Images]:
+    """Return a batch for a member; its pixels are made now if they were deferred."""
+    payload = batch.payload
+    return await payload.make(batch) if isinstance(payload, Deferred) else Batch(payload, batch.items)
 
 
 class Work(Generic[P]):

@@ -6,6 +6,8 @@ import ipaddress
 import os
 
 LOOPBACK = "127.0.0.1"
+# Of a list of names or origins: every one.
+ANY = "*"
 # The environment variable for the port where a Ray that `ensemble serve` starts exports metrics.
 RAY_METRICS_SETTING = "RAY_METRICS_PORT"
 # Environment variables of a cluster of several machines: the address under which the others reach this one, and the

@@ -6,17 +6,18 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 from pydantic import Field
 
-from deployments.contract.batch import Batch
+from deployments.contract.batch import Batch, made
 from deployments.contract.errors import DeadlineExceeded, EnsembleError, NoReplica
 from deployments.contract.nodes import Node
-from deployments.contract.payload import Images, PixelSets, Probabilities
+from deployments.contract.payload import Deferred, Images, PixelSets, Probabilities
 from deployments.contract.settings import Schema
 
 logger = logging.getLogger("ray.serve")
@@ -153,12 +154,13 @@ class MemberClient:
     def ask(self, batch: Batch[PixelSets], waits: bool = False) -> Call:
         """Send the batch to the member. If it has no replica and is spared, the call fails unless the batch `waits`."""
         self._tried = time.monotonic()
-        mine, is_spared = Batch(batch.payload[self._member.pixels], batch.items), self._is_spared
-        if waits or is_spared is None:
-            return asyncio.ensure_future(self._member.node(mine))
-        return asyncio.ensure_future(self._call_now(mine, is_spared))
+        pixels, is_spared = batch.payload[self._member.pixels], self._is_spared
+        call = self._member.node if waits or is_spared is None else partial(self._call_now, is_spared)
+        if isinstance(pixels, Deferred):
+            return asyncio.ensure_future(_call_when_made(call, Batch(pixels, batch.items)))
+        return asyncio.ensure_future(call(Batch(pixels, batch.items)))
 
-    async def _call_now(self, batch: Batch[Images], is_spared: Callable[[], bool]) -> Batch[Probabilities]:
+    async def _call_now(self, is_spared: Callable[[], bool], batch: Batch[Images]) -> Batch[Probabilities]:
         hurried = tuple(replace(item, waits_for_replica=False) for item in batch.items)
         try:
             return await self._member.node(Batch(batch.payload, hurried))
@@ -227,6 +229,12 @@ class MemberClient:
         self._late.discard(call)
         if not call.cancelled() and (fault := _fault(self._result(call))):
             self.breaker.reason = fault
+
+
+async def _call_when_made(
+    call: Callable[[Batch[Images]], Awaitable[Batch[Probabilities]]], batch: Batch[Images | Deferred]
+) -> Batch[Probabilities]:
+    return await call(await made(batch))
 
 
 def _fault(outcome: MemberOutcome) -> EnsembleError | None:

@@ -46,7 +46,7 @@ from packages.plugins.features.tests.cascade.test_load import waited
 from scripts.configuration import check, check_arguments, doubts, ineffective, why_serve
 from scripts.keys import add as add_key
 from scripts.serve.front import in_front
-from scripts.serve.haproxy import configuration as haproxy
+from scripts.serve.haproxy_config import configuration as haproxy
 from tests import pictures
 from tests.model_server import Abort, StandIn
 from tests.networks import brightness, constant, one_hot, store
@@ -440,6 +440,10 @@ SERVED = {
             asks("/v2/systemsharedmemory/region/a/register", "POST", json={"key": "mine", "offset": 0, "byte_size": 8}),
         ),
         "hosts": ({"ingress": {"hosts": ["a.example"]}}, asks("/v2", headers={"host": "a.example"})),
+        "origins": (
+            {"ingress": {"origins": ["*"]}},
+            asks("/classify", "POST", headers={"origin": "https://a.example"}, content=JPEG),
+        ),
         "max_in_flight_bytes": (
             {"ingress": {"max_in_flight_bytes": 2**16}},
             crowded(size=2**16),

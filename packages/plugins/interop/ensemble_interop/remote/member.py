@@ -96,8 +96,8 @@ class RemoteMember:
             return predicted(work, self.name, NO_SCORES, [])
         attributes: dict[str, AttributeValue] = {
             "ensemble.model.name": self._config.model_name,
-            "server.address": self._config.host,
-            "server.port": self._config.port,
+            "server.address": self._config.address[0],
+            "server.port": self._config.address[1],
         }
         span = secrets.token_hex(8)
         try:
