@@ -136,7 +136,11 @@ class Measured:
             self._begin({IMAGES: tuple(self.labels[label] for label in err.found)})
             self._choose()
         self.normalization = normalization = self._chosen.normalization
-        if given is None and (better := trials.better_fit(self._trial, self._chosen, self._ways[0])) is not None:
+        if (
+            given is None
+            and not args.normalize
+            and (better := trials.better_fit(self._trial, self._chosen, self._ways[0])) is not None
+        ):
             raise ScriptError(
                 f"another normalization than the usual ones is clearly better: of those tried {better.flags}. Pass the "
                 f"--mean and --std of the training, or {normalization.flags} to keep the best usual one"
@@ -144,14 +148,17 @@ class Measured:
         return normalization, f"on {len(self._chosen.outputs)} images of {args.data}{self._chosen.doubt}"
 
     def _choose(self) -> None:
-        """Choose by the first way to resize with which any normalization is better than guessing."""
-        for way in self._ways[1:]:
+        """Choose by the first way to resize with which the images decide; raise what it raised if none does."""
+        first: trials.Undecided | None = None
+        for way in self._ways:
             try:
-                self._chosen = trials.choose_normalization(self._allowed, self._trial, self._ways[0])
-                return
-            except trials.Guessing:
+                self._chosen = trials.choose_normalization(self._allowed, self._trial, way)
                 self._ways = [way, *(each for each in self._ways if each != way)]
-        self._chosen = trials.choose_normalization(self._allowed, self._trial, self._ways[0])
+                return
+            except trials.Undecided as err:
+                first = first or err
+        assert first is not None
+        raise first
 
     def resize(self) -> tuple[Preprocessing, str]:
         """Choose the way to resize, then the interpolation, and say why; see `choose_resizing`."""

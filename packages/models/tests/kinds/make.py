@@ -26,7 +26,7 @@ COLOURS = {
     "coal": (20, 20, 25), "lake": (30, 90, 200), "meadow": (60, 160, 50), "poppy": (210, 40, 40),
     "sand": (220, 190, 120), "slate": (100, 105, 110), "snow": (245, 245, 250),
 }  # fmt: skip
-TWO = {"lake": COLOURS["lake"], "poppy": COLOURS["poppy"]}
+TWO = {"moss": (120, 130, 90), "plum": (150, 110, 120)}
 # How much surer than the distances of normalized colours.
 SURE = 4.0
 
@@ -82,7 +82,7 @@ def second_of_two(last: Callable[[ov.Node], ov.Node], flat: bool = False) -> Hea
 
 def classifier(
     colours: Mapping[str, tuple[int, int, int]] = COLOURS,
-    way: Normalization = Normalization.usual("RGB", "unit"),  # noqa: B008
+    way: Normalization = Normalization.usual("RGB", "unit"),
     layout: str = "NCHW",
     head: Head = logits,
     rows: int = -1,
@@ -124,14 +124,11 @@ def linear_onnx(file: Path, colours: Mapping[str, tuple[int, int, int]], way: No
 
 def pictures(colours: Mapping[str, tuple[int, int, int]], count: int = 14) -> dict[str, list[Image.Image]]:
     """Draw noisy pictures of each class' colour, of the classifiers' size."""
-    noise = np.random.default_rng(0)
-    return {
-        name: [
-            Image.fromarray((colour + noise.normal(0, 6, 3) + noise.normal(0, 20, (*SIZE, 3))).clip(0, 255).astype("u1"))
-            for _ in range(count)
-        ]
-        for name, colour in ((name, np.array(colour)) for name, colour in colours.items())
-    }  # fmt: skip
+    noise, found = np.random.default_rng(0), {}
+    for name, colour in colours.items():
+        shades = np.array(colour) + noise.normal(0, 6, (count, 1, 1, 3)) + noise.normal(0, 20, (count, *SIZE, 3))
+        found[name] = [Image.fromarray(shade) for shade in shades.clip(0, 255).astype(np.uint8)]
+    return found
 
 
 def wide(colours: Mapping[str, tuple[int, int, int]], count: int = 20) -> dict[str, list[Image.Image]]:
