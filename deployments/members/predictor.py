@@ -16,7 +16,7 @@ from deployments.contract.batch import NO_SCORES, Batch, Work, crashed, predicte
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import STREAMS, THREADS, AttributeValue
 from deployments.contract.payload import Pixels, Probabilities
-from deployments.cpus import available_cpus
+from deployments.cpus import available_cores
 from deployments.members.local import Health
 from deployments.members.openvino_autotune import best_streams
 from deployments.members.openvino_config import OpenVinoConfig
@@ -58,7 +58,7 @@ class Predictor:
         self.version = model.version
         self._operation = config.operation
         self._file = model.path
-        self._threads = config.threads or available_cpus()
+        self._threads = config.threads or available_cores()
         self._least_at_once = config.least_at_once
         self.health = Health(config.name)
         self._closed = False

@@ -16,7 +16,7 @@ from typing import Any
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.hosts import LOOPBACK, is_in_cluster
 from deployments.contract.names import INGRESS
-from deployments.cpus import available_cpus
+from deployments.cpus import available_cores, describe_cores
 from deployments.ingress.open_inference.metadata import SERVER
 from deployments.members.local import LocalMember
 from ensemble_models.doctor import Finding, failure
@@ -31,6 +31,8 @@ from scripts.strict_yaml import Document
 # How long a server has to name itself, seconds, and in how many bytes.
 ANSWER_WITHIN_S, MOST_READ = 2.0, 65_536
 CPU_INFO = Path("/proc/cpuinfo")
+# From which share of the cores, as one of so many, it is worth a word that they are unused.
+LEAST_UNUSED = 8
 # A replica is a Python process with Ray in it: 120 to 250 MB, measured on this project's.
 MEMORY_OF_A_REPLICA = 0.25 * GIB
 # By the kernel's names: the instructions that speed up a type of number.
@@ -74,7 +76,7 @@ def placement(config: Mapping[str, Any], document: Document | None = None) -> Fi
 
 def threads(config: EnsembleConfig, replicas: Mapping[str, int]) -> Finding:
     """Compare the threads of members that compute at the same time, with their replicas by name, with the cores."""
-    here, each, is_chosen = available_cpus(), {}, False
+    here, each, is_chosen = available_cores(), {}, False
     for member in config.members:
         if isinstance(member, LocalMember):
             count = replicas.get(member.name if member.placement == "separate" else INGRESS, 1)
@@ -83,11 +85,13 @@ def threads(config: EnsembleConfig, replicas: Mapping[str, int]) -> Finding:
             is_chosen |= count > 1 or member.threads is not None
     # The members of a cascade take turns.
     total = max(each.values(), default=0) if config.ensemble.cascade is not None else sum(each.values())
-    what = f"threads: {total} of all replicas' members compute at the same time, on {here} cores"
+    what = f"threads: {total} of all replicas' members compute at the same time, on {describe_cores()}"
     # More members than cores have a thread each, which no configuration changes.
     if total > here and is_chosen:
         most = ", ".join(f"{name}: {count}" for name, count in each.items())
         return Finding("look", f"{what} ({most})", "leave `threads` of the members out, or have fewer replicas")
+    if (unused := here - total) * LEAST_UNUSED >= here:
+        return Finding("look", f"{what}; {unused} cores are unused", f"have replicas and `threads` that make {here}")
     return Finding("ok", what)
 
 

@@ -64,7 +64,7 @@ def test_replicas_that_find_no_place():
 
 
 def test_more_threads_than_cores(monkeypatch):
-    monkeypatch.setattr(machine, "available_cpus", lambda: 4)
+    monkeypatch.setattr(machine, "available_cores", lambda: 4)
 
     def found(threads, replicas, **more):
         members = [{"name": name, "threads": threads} for name in ("resnet", "densenet")]
@@ -75,6 +75,11 @@ def test_more_threads_than_cores(monkeypatch):
     assert found(2, {"resnet": 2}).verdict == "look"
     assert "resnet: 4, densenet: 2" in found(2, {"resnet": 2}).what
     assert "threads" in found(2, {"resnet": 2}).remedy
+    # Three replicas of two threads on eight cores.
+    monkeypatch.setattr(machine, "available_cores", lambda: 8)
+    unused = machine.threads(parse({"members": [{"name": "resnet"}]}), {"resnet": 3})
+    assert (unused.verdict, "2 cores are unused" in unused.what) == ("look", True)
+    monkeypatch.setattr(machine, "available_cores", lambda: 4)
     # The members of a cascade take turns.
     cascade = {"cascade": {"order": ["resnet", "densenet"], "exit_at": [0.5]}}
     assert found(2, {"resnet": 2}, ensemble=cascade).verdict == "ok"

@@ -22,7 +22,7 @@ from deployments.contract.member import (
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.preprocessing import Size
 from deployments.contract.settings import describe
-from deployments.cpus import available_cpus
+from deployments.cpus import available_cores
 from deployments.members.local import Health, LoadedModel
 from deployments.members.versioned import VersionedMember
 from deployments.repository.address import RepositoryAddress
@@ -112,7 +112,7 @@ class OnnxRuntime(TensorSettings, VersionedMember):
     @property
     def thread_count(self) -> int:
         """The number of threads that compute an inference."""
-        return self.threads or available_cpus()
+        return self.threads or available_cores()
 
     def bind(self, model: Model, session: Any) -> tuple[Binding, TensorSettings]:
         """Find the tensors of a version, by the configuration and by the version's `metadata.json`.
