@@ -21,6 +21,7 @@ COMBINERS = "ensemble_serving.combiners"
 FEATURES = "ensemble_serving.features"
 PROTOCOLS = "ensemble_serving.protocols"
 REPOSITORIES = "ensemble_serving.repositories"
+CONFIGURATIONS = "ensemble_serving.configurations"
 SERVER = "ensemble-serving"
 PACKAGES = Path(__file__).parent.parent / "packages"
 # A requirement of the server's metadata: an extra that is named as the distribution of this project that it installs.

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import NamedTuple
 
-from scripts.shipped import hidden
+from scripts.home import ensure_home
+from scripts.shipped import hidden, stale
 
 # Options are read from a command's `--help`; files otherwise.
 COMPLETION = """_ensemble() {
@@ -106,7 +107,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(
             f"ensemble: {place} hides a package of ensemble-serving; take its folder out of PYTHONPATH, or rename it"
         )
+    elif others := stale():
+        sys.exit(f"ensemble: PYTHONPATH has {'; '.join(others)}; take the folder out of PYTHONPATH")
     else:
+        try:
+            ensure_home()
+        except OSError as err:
+            sys.exit(f"ensemble: {err}")
         module = importlib.import_module(command.module)
         # What argparse calls the program.
         sys.argv = [f"ensemble {name}", *rest]

@@ -23,7 +23,6 @@ from scripts.strict_yaml import Document
 if TYPE_CHECKING:
     from deployments.members.local import LocalMember
     from graph.config import EnsembleConfig
-    from graph.rules import Ineffective
     from graph.signature import EnsembleSignature
 
 IMPORT_PATH = "graph.app:build"
@@ -170,16 +169,6 @@ def check(
     return config, resolve_signatures(config)
 
 
-def ineffective(
-    application: Mapping[str, Any], serve: Mapping[str, Any], config: EnsembleConfig, agreed: EnsembleSignature
-) -> Iterator[Ineffective]:
-    """Find the settings without effect in a Serve config, beside or in one of its applications."""
-    from graph import rules
-
-    seen = rules.Seen(config, len(agreed.labels), why_serve(serve) is None)
-    return rules.warnings_of_application(serve, application, seen)
-
-
 def replicas_of(application: Mapping[str, Any], config: EnsembleConfig) -> dict[str, int]:
     """Count the replicas of the ingress and of each node that a machine has at the start, by the nodes' names."""
     nodes = {member.deployment_name: member.name for member in config.members}
@@ -312,5 +301,4 @@ def _send(config: Mapping[str, Any], document: Document | None, pipe: Connection
 def _warnings(application: Mapping[str, Any], serve: Mapping[str, Any]) -> Iterator[str]:
     """Yield the warnings about an application that is served nevertheless."""
     config, agreed = check(application, serve)
-    yield from map(str, ineffective(application, serve, config, agreed))
     yield from doubts(config, agreed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args, get_origin
 
@@ -17,6 +18,8 @@ from deployments.entry_points import did_you_mean
 
 # Ray 2.58 does not know this field, and docs/compatibility.md says what happens without it.
 OF_NEWER_RAY = {"max_surge_percent"}
+# As `serve.run` wants a `route_prefix`; Serve's schema does not look.
+PREFIX = re.compile(r"/([^{}]*[^{}/])?")
 
 
 class _Any:
@@ -76,6 +79,8 @@ def _schema_in(annotation: Any) -> type[BaseModel] | None:
 def _problems_of_application(application: Mapping[str, Any], path: str) -> Iterator[str]:
     """Yield what Serve's schema takes, and what fails when Serve deploys an application of it."""
     yield from _problems_of_name(path, {name: application.get(name) for name in ("name", "route_prefix")})
+    if not PREFIX.fullmatch(prefix := application.get("route_prefix") or "/"):
+        yield f"{path}route_prefix: it begins with `/`, and does not end with it (got {prefix!r})"
     seen, any_deployment = set[str](), serve.deployment()(_Any)
     known = inspect.signature(any_deployment.options).parameters.keys() - {"name"}
     for i, entry in enumerate(application.get("deployments") or []):

@@ -29,6 +29,11 @@ def is_loopback(host: str) -> bool:
     return ipaddress.ip_address(host).is_loopback if is_address(host) else host == "localhost"
 
 
+def in_url(host: str) -> str:
+    """Return a host as URLs have it: an address of IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 def host_address() -> str:
     """Return this machine's address in its cluster; loopback where it is the only machine."""
     return os.environ.get(HOST_ADDRESS, LOOPBACK)

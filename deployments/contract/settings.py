@@ -123,7 +123,7 @@ def _quotes(kind: str, value: Any) -> str:
     """Return the remedy for a value that YAML took for another type because of its quotes, or for want of them."""
     if kind in {"int_type", "float_type"} and isinstance(value, str) and NUMBER.fullmatch(value):
         return f"; write {value} without quotes"
-    if kind == "bool_type" and value in {"true", "false"}:
+    if kind == "bool_type" and value in ("true", "false"):
         return f"; write {value} without quotes"
     return f"; write '{json.dumps(value)}'" if kind == "string_type" and isinstance(value, int | float) else ""
 

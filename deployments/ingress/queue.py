@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
+from deployments.contract import clock
 from deployments.contract.answer import Answer
 from deployments.contract.errors import EnsembleError
 from deployments.contract.image_probe import ImageProbe
@@ -115,7 +116,7 @@ class Batcher(Generic[T, R]):
 
     def _cut(self) -> dict[asyncio.Future[R], T]:
         batch: dict[asyncio.Future[R], T] = {}
-        total, settings, now = 0, self._settings(), time.time_ns()
+        total, settings, now = 0, self._settings(), clock.now_ns()
         most = 1 if self.batching.leaves_alone else settings.max_batch_size
         turns = {future: self._turn(item) for future, item in self._pending.items()}
         waiting = sorted(turns, key=turns.__getitem__)

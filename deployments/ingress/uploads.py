@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from typing import Protocol
 
+from deployments.contract import clock
 from deployments.contract.caller import Caller
 from deployments.contract.errors import DeadlineExceeded, EnsembleError, Overloaded, SlowBody
 
@@ -73,7 +73,7 @@ class Upload:
 
     def __init__(self, admission: ByteLimit, by: Caller, timeout_s: float, slowest: int) -> None:
         """Set where its bytes count, whose it is, its time, and the least rate in bytes per second."""
-        self.began = time.time()
+        self.began = clock.now()
         self.size = 0
         self._admission, self._by, self._slowest = admission, by, slowest
         self._start = asyncio.get_running_loop().time()

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import openvino as ov
 
+from deployments.contract import clock
 from deployments.contract.batch import NO_SCORES, Batch, Work, crashed, predicted
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import STREAMS, THREADS, AttributeValue
@@ -157,7 +158,7 @@ class Predictor:
             return crashed(work, self.name, attributes=attributes)
         if parts:
             self.health.failures = 0
-        end_ns = time.time_ns()
+        end_ns = clock.now_ns()
         began_ns = min((began_ns for _, began_ns in parts), default=end_ns)
         scores = np.concatenate([part for part, _ in parts]) if parts else NO_SCORES
         versions = [self.version] * len(scores)
@@ -195,7 +196,7 @@ class Predictor:
         tensor = ov.Tensor(np.require(pixels, requirements=("C", "W")), shared_memory=True)
         with work.elsewhere():
             request = await self._idle.get()
-        began_ns = time.time_ns()
+        began_ns = clock.now_ns()
 
         def finish() -> None:
             # Runs whether or not the caller still waits: a request goes back only when its inference is over, and once.

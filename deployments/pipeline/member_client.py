@@ -14,6 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 from pydantic import Field
 
+from deployments.contract import clock
 from deployments.contract.batch import Batch, made
 from deployments.contract.errors import DeadlineExceeded, EnsembleError, NoReplica
 from deployments.contract.nodes import Node
@@ -58,7 +59,7 @@ def member_deadlines(
         patience_ms: the longest that it may take; None for no bound of its own.
         turns: how many members are asked one after the other from now on; they share the time that is left.
     """
-    now, found = time.time(), dict[float, list[int]]()
+    now, found = clock.now(), dict[float, list[int]]()
     longest = math.inf if patience_ms is None else patience_ms / 1000
     for position, item in enumerate(batch.items):
         left = math.inf if item.deadline is None else PATIENT_SHARE / turns * (item.deadline - now)

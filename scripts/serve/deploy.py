@@ -29,6 +29,7 @@ from scripts.serve.api import SAY_EVERY_S, ServeApi, Waiting
 from scripts.serve.cluster import is_there, running
 from scripts.serve.environment import check_propagators, clients_file, read_clients_file
 from scripts.serve.exposure import check_keys
+from scripts.serve.folder import check_space, parent
 from scripts.serve.logs import Logs
 from scripts.serve.ports import GRPC_PORT, HTTP_PORT, wanted
 from scripts.serve.resources import Resources, check_placement
@@ -71,6 +72,7 @@ def deploy(file: Path) -> None:
             ) from err
     check_server()
     name_server()
+    check_space(parent())
     if there := os.environ.get(RESOURCES):
         with document.locating():
             check_placement(config, Resources(*json.loads(there)))

@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 
+from deployments.contract import clock
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING, host_address, is_in_cluster
 from deployments.contract.names import INGRESS
@@ -33,7 +34,7 @@ from scripts.serve.folder import private_folder
 from scripts.serve.front import in_front, needed_ports
 from scripts.serve.haproxy import HAProxy
 from scripts.serve.logs import Logs, Record
-from scripts.serve.ports import check_ports, move, wanted
+from scripts.serve.ports import check_loopback, check_ports, move, wanted
 from scripts.shipped import shipped
 from scripts.strict_yaml import Document
 
@@ -104,6 +105,7 @@ def serve(
         ConfigurationError: the application can't be built.
     """
     set_variables()
+    clock.start()
     raise_file_limit()
     document = configuration.load(config_file)
     config: dict[str, Any] = document.value
@@ -128,8 +130,9 @@ def serve(
         os.environ[RAY_METRICS_SETTING] = str(ray_metrics.number)
         clear_leftovers()
         set_up(folder)
+        check_loopback()
         check_ports(*needed_ports(config))
-        url = f"http{'s' if certificate else ''}://{http.host}:{http.number}"
+        url = f"http{'s' if certificate else ''}://{http}"
         with (
             in_front(folder, config, certificate) as haproxy,
             running(folder, whole_dashboard, haproxy, python) as cluster,
@@ -143,7 +146,7 @@ def serve(
             logs = Logs(cluster.session, json_logs)
             wait_until_ready(api, cluster, logs, url, stop)
             if not stop.is_set():
-                greet(config, url, f"{grpc.host}:{grpc.number}", certificate, file, logs.folder)
+                greet(config, url, str(grpc), certificate, file, logs.folder)
                 if is_in_cluster():
                     print(machines.OTHERS.format(address=cluster.address), flush=True)
             watch(cluster, haproxy, logs, api, stop)
@@ -215,6 +218,8 @@ def running(folder: Path, whole_dashboard: bool, haproxy: HAProxy | None, python
     finally:
         # Should a node hang, every process is ended all the same.
         try:
+            if haproxy is not None:
+                haproxy.stop_accepting()
             if cluster.lost() is None:
                 with suppress(OSError):
                     ServeApi(cluster.dashboard).shut_down(STOP_TIMEOUT_S)

@@ -95,6 +95,7 @@ INGRESS = {"name": "Ingress"}
         ({"proxy_location": "Nowhere"}, [], "^proxy_location: Input should be 'Disabled', 'HeadOnly' or 'EveryNode'"),
         ({}, [INGRESS, INGRESS], r"^applications\.0\.deployments\.1\.name: 'Ingress' has an entry before"),
         ({}, [{"num_replicas": 1}], r"^applications\.0\.deployments\.0\.name: Field required$"),
+        ({"applications": [{"import_path": "graph.app:build", "route_prefix": "x"}]}, None, r"route_prefix: it begins"),
         ({}, ["Ingress"], r"^applications\.0\.deployments\.0: Input should be a mapping \(got 'Ingress'\)"),
         ({"applications": {"name": "a"}}, None, r"^applications: Input should be a list"),
         ({}, {"name": "Ingress"}, r"^applications\.0\.deployments: Input should be a list"),

@@ -131,9 +131,7 @@ def repository(root: Path, names: Sequence[str], dataset: Dataset, method: Metho
         ScriptError: there are no models, or classes of the dataset or of two models differ.
         ModelError: a model is unknown or damaged.
     """
-    if not names and not root.is_dir():
-        raise ScriptError(f"there is no folder {root.absolute()}; name the models' by --repository")
-    names = names or sorted(entry.name for entry in root.iterdir() if versions(root, entry.name))
+    names = names or model_names(root)
     # Of a model that isn't there, `find` says which there are.
     models = [
         find(root, name, version) for name in names for version in versions(root, name) or [find(root, name).version]
@@ -142,6 +140,13 @@ def repository(root: Path, names: Sequence[str], dataset: Dataset, method: Metho
         raise ScriptError(f"{root} holds no models; make one with ensemble prepare")
     truth_of(models, dataset)
     return measured(of_models(models), dataset, models[0].labels or (), dict.fromkeys(names, 1.0), method)
+
+
+def model_names(root: Path) -> list[str]:
+    """List the models of a repository; raises ScriptError if there is no such folder."""
+    if not root.is_dir():
+        raise ScriptError(f"there is no folder {root.absolute()}; name the models' by --repository")
+    return sorted(entry.name for entry in root.iterdir() if versions(root, entry.name))
 
 
 def served(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -22,9 +23,10 @@ from deployments.members.local import LocalMember
 from ensemble_models.doctor import Finding, failure
 from graph.config import EnsembleConfig
 from graph.placement import share_of_threads, sharing
+from scripts.home import SETTING
 from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH
-from scripts.serve.folder import SETTING, check_place, parent
-from scripts.serve.ports import Port, check_ports
+from scripts.serve.folder import check_place, check_space, parent
+from scripts.serve.ports import Port, check_loopback, check_ports
 from scripts.serve.resources import GIB, available, check_placement, reserved
 from scripts.strict_yaml import Document
 
@@ -53,12 +55,14 @@ def is_own_server(port: Port) -> bool:
 
 
 def ports(wanted: Sequence[Port]) -> Iterator[Finding]:
-    """Check that each port is free, or that this project's server, which runs already, has them."""
+    """Check that this machine reaches itself, and that each port is free, or its server's, which runs already."""
     if failure(partial(check_ports, *wanted)) is not None and is_own_server(wanted[0]):
         yield Finding("ok", f"ports: ensemble-serving runs here already, at {wanted[0].host}:{wanted[0].number}")
         return
+    if (found := failure(check_loopback, "loopback: ")) is not None:
+        yield found
     for port in wanted:
-        yield failure(partial(check_ports, port), "port ") or Finding("ok", f"port {port.host}:{port.number} is free")
+        yield failure(partial(check_ports, port), "port ") or Finding("ok", f"port {port} is free")
 
 
 def placement(config: Mapping[str, Any], document: Document | None = None) -> Finding:
@@ -86,10 +90,11 @@ def threads(config: EnsembleConfig, replicas: Mapping[str, int]) -> Finding:
     # The members of a cascade take turns.
     total = max(each.values(), default=0) if config.ensemble.cascade is not None else sum(each.values())
     what = f"threads: {total} of all replicas' members compute at the same time, on {describe_cores()}"
-    # More members than cores have a thread each, which no configuration changes.
-    if total > here and is_chosen:
+    if total > here:
         most = ", ".join(f"{name}: {count}" for name, count in each.items())
-        return Finding("look", f"{what} ({most})", "leave `threads` of the members out, or have fewer replicas")
+        # Each member has at least a thread, which no field changes.
+        remedy = "leave `threads` of the members out, or have fewer replicas" if is_chosen else "give it more CPUs"
+        return Finding("look", f"{what} ({most})", remedy)
     if (unused := here - total) * LEAST_UNUSED >= here:
         return Finding("look", f"{what}; {unused} cores are unused", f"have replicas and `threads` that make {here}")
     return Finding("ok", what)
@@ -129,12 +134,17 @@ def folder() -> Finding:
     """Check that a server can have a folder that only this user can enter or replace."""
 
     def check() -> None:
+        check_space(parent())
         with tempfile.TemporaryDirectory(dir=parent()) as made:
             check_place(Path(made), SETTING)
 
     if (found := failure(check, "files: ")) is not None:
         return found._replace(remedy=found.remedy or f"set {SETTING} to another folder")
-    return Finding("ok", f"files: only this user can enter the folder that a server makes in {parent()}")
+    free = shutil.disk_usage(parent()).free
+    what = (
+        f"files: only this user can enter the folder that a server makes in {parent()}; {free / GIB:.1f} GiB are free"
+    )
+    return Finding("look", what, "remove files: logs need room") if free < GIB else Finding("ok", what)
 
 
 def token() -> Finding:

@@ -22,7 +22,7 @@ from ensemble_models.costs import Cost, costs, precision
 from ensemble_models.doctor import Finding
 from ensemble_models.doctor.machine import threads
 from graph.config import EnsembleConfig
-from scripts.configuration import check, doubts, ineffective, replicas_of
+from scripts.configuration import check, doubts, replicas_of
 from scripts.errors import ScriptError
 from scripts.serve import haproxy as front
 from scripts.shipped import hidden, shipped
@@ -133,8 +133,6 @@ def application(given: Mapping[str, Any], serve: Mapping[str, Any]) -> Iterator[
     except ConfigurationError as err:
         yield Finding("wrong", f"configuration: {err}", CORRECT)
         return
-    for found in ineffective(given, serve, config, agreed):
-        yield Finding("look", f"configuration: {found.what}", found.remedy)
     for doubt in doubts(config, agreed):
         what, _, remedy = doubt.rpartition("; ")
         yield Finding("look", f"models: {what}", remedy)

@@ -14,8 +14,8 @@ import yaml
 from ensemble_models.doctor import Finding, machine, software
 from ensemble_models.doctor.__main__ import examine
 from graph.config import parse
+from scripts.home import SETTING
 from scripts.serve.environment import TOKEN_PATH
-from scripts.serve.folder import SETTING
 from scripts.serve.ports import METRICS_SETTING, Port
 from tests.conftest import ROOT
 from tests.server.server import config

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
+from deployments.contract import clock
 from deployments.contract.batch import NO_SCORES, Batch, Work, crashed, predicted
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import STREAMS, THREADS, AttributeValue
@@ -202,7 +202,7 @@ class OnnxModel:
 
     def _predict(self, pixels: Pixels) -> tuple[Probabilities, int]:
         """Compute the scores; returns them, and the time when inference began, nanoseconds since the epoch."""
-        began_ns = time.time_ns()
+        began_ns = clock.now_ns()
         with self.health.inference():
             output = self._run(pixels)
         return probabilities(output, len(pixels), self._classes, self._settings.scores == "logits"), began_ns

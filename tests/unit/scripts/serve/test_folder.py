@@ -1,5 +1,7 @@
+import errno
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -7,6 +9,7 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE
+from types import SimpleNamespace
 
 import pytest
 
@@ -141,3 +144,21 @@ def test_what_is_not_this_users_or_has_no_lock_is_left_alone(around, monkeypatch
             assert folder.exists()
     finally:
         shutil.rmtree(folder)
+
+
+def test_a_file_system_that_runs_no_programs_is_named_at_once(around, monkeypatch):
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
+    with pytest.raises(ScriptError, match=rf"{around} is mounted `noexec`.*set {SETTING}"), private_folder():
+        pass
+    assert not list(around.iterdir())
+
+
+def test_a_file_system_that_holds_no_sockets_is_named_at_once(around, monkeypatch):
+    class NoSocket(socket.socket):
+        def bind(self, path):
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(socket, "socket", NoSocket)
+    with pytest.raises(ScriptError, match=rf"{around} can't hold sockets.*set {SETTING}"), private_folder():
+        pass
+    assert not list(around.iterdir())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -22,13 +22,16 @@ ServerVersion = Annotated[
     Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$"),
     BeforeValidator(lambda given: str(given) if type(given) is int else given),
 ]
+OF_PIXELS = {"size", "crop_ratio", "resize", "interpolation", "border", "layout", "color", "mean", "scale", "datatype"}
 MAX_TOKEN_LENGTH = 16 * 1024
 LONGEST_MS = 600_000
 
 
 class RemoteConfig(TensorSettings, MemberConfig):
-    """Where the server of a member is, and how it is called."""
+    """Where the server of a member is, and how it is called; a protocol sets what makes a client of an endpoint."""
 
+    over_grpc: ClassVar[type[Any]]
+    over_http: ClassVar[type[Any]]
     url: Annotated[str, Field(max_length=2048)] = Field(
         description="http://, https://, grpc:// or grpcs://, host and port; for HTTP, a path before /v1 or /v2, too"
     )
@@ -83,6 +86,16 @@ class RemoteConfig(TensorSettings, MemberConfig):
             raise ValueError("cert_file and key_file: either needs the other")
         return self
 
+    @model_validator(mode="after")
+    def _pixels_are_sent(self) -> Self:
+        """Refuse fields about pixels for a server that gets none, and a border that no resizing leaves."""
+        written = (name for name in sorted(OF_PIXELS & self.model_fields_set) if getattr(self, name) is not None)
+        if self.as_sent and (of_pixels := [*written]):
+            raise ValueError(f"{of_pixels[0]}: with `as_sent: true` the server gets no pixels; remove one of them")
+        if self.border is not None and self.resize != "letterbox":
+            raise ValueError("border: only `resize: letterbox` leaves a border; remove it, or set that")
+        return self
+
     @property
     def is_grpc(self) -> bool:
         """Return whether the server is called by gRPC."""
@@ -112,7 +125,8 @@ class RemoteConfig(TensorSettings, MemberConfig):
 
     def connect(self, ip: str, max_scores: int) -> Client:
         """Make a client of the endpoint at an IP address, which accepts responses of at most `max_scores` scores."""
-        raise NotImplementedError
+        client: Client = (self.over_grpc if self.is_grpc else self.over_http)(self, ip, max_scores)
+        return client
 
     def bind(self, metadata: Any) -> Binding:
         """Find the tensors by which the model is called; raises IncompatibleModel if there are none."""
