@@ -74,7 +74,7 @@ class Kind:
 
 
 def labels(*names: str) -> Callable[[Path], None]:
-    return lambda tmp_path: (tmp_path / "labels.txt").write_text("\n".join(names) + "\n") and None
+    return lambda tmp_path: (tmp_path / "mine.txt").write_text("\n".join(names) + "\n") and None
 
 
 def two_files(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def tflite(name: str) -> dict[str, Any]:
         "network": writes(file),
         "file": "model.tflite",
         "draw": lambda _: answered(),
-        "flags": ("--normalize", "none", "--labels", "labels.txt"),
+        "flags": ("--normalize", "none", "--labels", "mine.txt"),
         "before": labels(*"012"),
     }
 
@@ -164,8 +164,8 @@ KINDS = [
     Kind("classes sorted without case: ant bee Cat Dog", trained(make.spread(sorted(MIXED, key=str.lower))), colours=make.spread(sorted(MIXED, key=str.lower))),  # noqa: E501
     Kind("classes in the order of another member", trained(shuffled(COLOURS)), before=other_member),
     Kind("classes in any other order", trained(shuffled(COLOURS)), "`--labels`, or `--class-order images`", r"output 0 answers '\w+' and not 'coal'.*--class-order images", ("--class-order", "images")),  # noqa: E501
-    Kind("a file of labels in another order than the outputs", TRAINED, "the right `--labels`, or none", "more often than the given one|another order than the given one", ("--labels", "sorted.txt"), flags=("--labels", "labels.txt"), before=two_files),  # noqa: E501
-    Kind("a file of labels with an index or a WordNet id before each name", TRAINED, flags=("--labels", "labels.txt"), before=labels(*(f"{index} {name}" for index, name in enumerate(COLOURS)))),  # noqa: E501
+    Kind("a file of labels in another order than the outputs", TRAINED, "the right `--labels`, or none", "more often than the given one|another order than the given one", ("--labels", "sorted.txt"), flags=("--labels", "mine.txt"), before=two_files),  # noqa: E501
+    Kind("a file of labels with an index or a WordNet id before each name", TRAINED, flags=("--labels", "mine.txt"), before=labels(*(f"{index} {name}" for index, name in enumerate(COLOURS)))),  # noqa: E501
     Kind("log-softmax", trained(head=lambda scores: ops.log_softmax(scores, 1))),
     Kind("a softmax of other operations", trained(head=lambda scores: ops.divide(ops.exp(scores), ops.reduce_sum(ops.exp(scores), np.array([1]), True)))),  # noqa: E501
     Kind("sigmoid, each class by itself", trained(head=make.sigmoid)),
@@ -193,8 +193,8 @@ KINDS = [
     Kind("images as .webp, .bmp, .tif and .jpg", TRAINED, data=("images", (".webp", ".bmp", ".tif", ".jpg"))),
     Kind("a zip file that Windows made, with backslashes", TRAINED, data=("images.zip", (".png",))),
     Kind("a folder with `train/` and `val/`", TRAINED, "`--data FOLDER/val`", "several sets of images, train, val: name one", ("--data", "images/val"), draw=train_and_val),  # noqa: E501
-    Kind("images of other classes than the file of labels has", TRAINED, "the right `--labels`, or other images", "has the class 'coal', which is none", flags=("--labels", "labels.txt"), before=labels(*"abcdefg")),  # noqa: E501
-    Kind("fewer folders than classes", trained({**COLOURS, "unseen": (128, 0, 128)}), "`--labels`", "has 7 classes, and the model 8; name the model's by --labels", ("--labels", "labels.txt"), before=labels(*COLOURS, "unseen")),  # noqa: E501
+    Kind("images of other classes than the file of labels has", TRAINED, "the right `--labels`, or other images", "has the class 'coal', which is none", flags=("--labels", "mine.txt"), before=labels(*"abcdefg")),  # noqa: E501
+    Kind("fewer folders than classes", trained({**COLOURS, "unseen": (128, 0, 128)}), "`--labels`", "has 7 classes, and the model 8; name the model's by --labels", ("--labels", "mine.txt"), before=labels(*COLOURS, "unseen")),  # noqa: E501
     Kind("top-1 below the expected one", trained({**COLOURS, "meadow": (61, 160, 52), "poppy": (250, 200, 140)}), "another `--expected-top1`", r"below the expected 99\.9 %", flags=("--expected-top1", 99.9)),  # noqa: E501
     Kind("a Git LFS pointer", writes(b"version https://git-lfs.github.com/spec/v1\n"), "`git lfs pull`", "a Git LFS pointer", file="model.onnx"),  # noqa: E501
     Kind("a web page in place of the model", writes(b"<!DOCTYPE html>"), "the file itself", "a web page", file="model.onnx"),  # noqa: E501
