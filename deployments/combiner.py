@@ -28,7 +28,7 @@ SMALLEST = np.float32(1e-7)
 TIE_BREAK = np.float32(1e-4)
 
 VOTES = "majority_vote"
-VOTES_HINT = "method: votes don't tell how sure the members are, which a cascade goes by; take another method"
+VOTES_HINT = "method: votes don't tell how sure the members are, which decides who is called; take another method"
 
 
 def mean(members: NDArray[np.float32], weights: NDArray[np.float32]) -> Probabilities:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -29,9 +29,11 @@ from ensemble_models.prediction import Candidate, measured_predictions, of_confi
 from ensemble_models.statistics import Interval, Truth, hits
 from ensemble_models.subsets import Panel
 from graph.config import EnsembleConfig
-from graph.sections import CascadeSettings
 from graph.signature import EnsembleSignature
 from scripts.errors import ScriptError
+
+if TYPE_CHECKING:
+    from ensemble_features.cascade.settings import CascadeSettings
 
 MOST_CONFUSIONS, MOST_IMAGES = 5, 5
 # Images whose headers are read.
@@ -162,7 +164,7 @@ def served(
         ConfigurationError: a member can't run.
     """
     weights = {name: (config.combiner.weights or config.weights).get(name, 0.0) for name in config.weights}
-    together = agreed.labels, weights, method or config.combiner.method, config.ensemble.cascade
+    together = agreed.labels, weights, method or config.combiner.method, config.ensemble.field("cascade")
     found = measured(of_configuration(config, agreed), dataset, *together)
     return found._replace(sentences=[*sizes(config, agreed, dataset), *found.sentences])
 

@@ -80,6 +80,9 @@ def test_more_threads_than_cores(monkeypatch):
     unused = machine.threads(parse({"members": [{"name": "resnet"}]}), {"resnet": 3})
     assert (unused.verdict, "2 cores are unused" in unused.what) == ("look", True)
     monkeypatch.setattr(machine, "available_cores", lambda: 4)
+    monkeypatch.setattr(machine, "available_cores", lambda: 1)
+    assert (found(None, {}).verdict, found(None, {}).remedy) == ("look", "give it more CPUs")
+    monkeypatch.setattr(machine, "available_cores", lambda: 4)
     # The members of a cascade take turns.
     cascade = {"cascade": {"order": ["resnet", "densenet"], "exit_at": [0.5]}}
     assert found(2, {"resnet": 2}, ensemble=cascade).verdict == "ok"

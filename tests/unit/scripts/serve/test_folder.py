@@ -15,7 +15,8 @@ import pytest
 
 from deployments.ingress.listeners import slot
 from scripts.errors import ScriptError
-from scripts.serve.folder import LOCK, PREFIX, RAY, SETTING, _locked, private_folder
+from scripts.home import SETTING
+from scripts.serve.folder import LOCK, PREFIX, RAY, _locked, private_folder
 
 
 @pytest.fixture(autouse=True)
@@ -146,8 +147,17 @@ def test_what_is_not_this_users_or_has_no_lock_is_left_alone(around, monkeypatch
         shutil.rmtree(folder)
 
 
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="needs a mount namespace")
+def test_a_full_disk_is_named_before_anything_is_written(around):
+    code = "from scripts.serve.folder import private_folder\nwith private_folder(): pass"
+    mounted = f"mount -t tmpfs -o size=1m none {around} && exec {sys.executable} -c '{code}'"
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", mounted], capture_output=True, text=True)
+    assert f"{around} has 1 MB free, and a server needs 100; remove files there, or set {SETTING}" in done.stderr
+
+
 def test_a_file_system_that_runs_no_programs_is_named_at_once(around, monkeypatch):
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
+    found = {name: getattr(os.statvfs(around), name) for name in ("f_frsize", "f_bavail", "f_blocks", "f_bfree")}
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC, **found))
     with pytest.raises(ScriptError, match=rf"{around} is mounted `noexec`.*set {SETTING}"), private_folder():
         pass
     assert not list(around.iterdir())
