@@ -23,7 +23,7 @@ P = TypeVar("P")
 
 
 class CombinedProbabilities(dict[str, Probabilities]):
-    """Members' predictions, and what they were combined to in the same call, float32 [N,C]; a copy is not combined."""
+    """Members' predictions with their combination, float32 [N,C], of the same call; a copy is not combined."""
 
     def __init__(self, by_member: MemberProbabilities, combined: Probabilities) -> None:
         super().__init__(by_member)
