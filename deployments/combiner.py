@@ -151,11 +151,12 @@ class Combiner:
         answered = np.stack([~np.isnan(scores[:, 0]) for scores in by_member.values()])
         all_rows = [(list(by_member), np.arange(rows))]
         for names, selected in all_rows if answered.all() else _by_members(list(by_member), answered):
-            scores = [by_member[name][selected] for name in names]
+            scores = {name: by_member[name][selected] for name in names}
             given = [weights.get(name, 0.0) for name in names]
             # The members that answered count alike if all of them have a weight of 0.
-            combined[selected] = combine(scores, given if any(given) else [1.0] * len(names), self.settings.method)
-            for name, own in zip(names, scores, strict=True):
+            shares = given if any(given) else [1.0] * len(names)
+            combined[selected] = combine(list(scores.values()), shares, self.settings.method)
+            for name, own in scores.items():
                 winners, best = own.argmax(axis=1).tolist(), own.max(axis=1).tolist()
                 for position, row in enumerate(selected.tolist()):
                     every = own[position].tobytes() if keeps_all[row] else b""

@@ -152,9 +152,7 @@ def _check_flags(args: SimpleNamespace) -> None:
 )
 @option("--border", type=int, nargs=3, metavar="B G R", help="Colour beside a letterboxed image; default: black.")
 @option("--output", metavar="NAME", help="The output with the class scores, if the model has several.")
-@option(
-    "--head", type=click.Choice(HEADS), help="What the scores are; default: found by the scores of noise and images."
-)
+@option("--head", type=click.Choice(HEADS), help="Kind of scores; default: found by noise and images.")
 @option("--class-order", type=click.Choice(CLASS_ORDERS), help="Order of the classes; default: found by --data.")
 @option("--expected-top1", type=click.FloatRange(0, 100), metavar="%", help="Refuse the model if --data show less.")
 @option("--precision", type=click.Choice(("FP16", "FP32")), default="FP16", help="How float32 weights are stored.")
