@@ -25,7 +25,10 @@ from tests.server.server import Server, post
 from tests.server.test_own_models import Drawn, drawn_images
 
 # What is built into wheels, by the name of the distribution.
-PLUGINS = {f"ensemble_{path.name}": f"packages/plugins/{path.name}" for path in ROOT.glob("packages/plugins/*/")}
+PLUGINS = {
+    f"ensemble_{path.parent.name}": f"packages/plugins/{path.parent.name}"
+    for path in ROOT.glob("packages/plugins/*/pyproject.toml")
+}
 FOLDERS = {
     "ensemble_serving": ".",
     **{f"ensemble_{name}": f"packages/{name}" for name in ("client", "models", "capacity")},
