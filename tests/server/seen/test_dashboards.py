@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("prometheus"), reason="no prome
 SILENT = {
     f"ray_ensemble_{name}"
     for name in (
-        *("admission_refusals_total", "config_refused_total", "cascade_eased_total"),
+        *("admission_refusals_total", "config_refused_total", "cascade_load_shed_total"),
         *("cascade_audit_share", "cascade_audit_at_most"),
     )
 }
