@@ -93,7 +93,7 @@ def folder(tmp_path_factory):
     command = [ENSEMBLE, "init", "my.yaml", "--data", "images.zip", "--members", *(f"{name}.onnx" for name in models)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "wrote my.yaml, with 7 classes; serve it: ensemble serve my.yaml" in done.stdout
+    assert done.stdout.endswith("wrote my.yaml, with 7 classes\nserve it: ensemble serve my.yaml\n")
     return folder, models
 
 
