@@ -10,9 +10,12 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from deployments.contract.errors import ConfigurationError
-from deployments.contract.settings import Cpus
+
+if TYPE_CHECKING:
+    from deployments.contract.settings import Cpus
 
 CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 SYSTEM = Path("/sys/devices/system")
@@ -21,12 +24,36 @@ SYSTEM = Path("/sys/devices/system")
 def available_cpus() -> int:
     """Return the CPU quota of the container or service, rounded down, or a smaller affinity of the process; at least 1.
 
-    `os.cpu_count()` counts the cores of the host, of which a container may use only two. Rounded up, a
-    quota would be used up before its period ends, and all threads would stand still until the next one.
+    Both threads of a core count; `os.cpu_count()` counts the CPUs of the host, of which a container may use only two.
+    Rounded up, a quota would be used up before its period ends, and all threads would stand still until the next one.
     """
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return _within_quota(len(_affinity()))
+
+
+def available_cores(system: Path = SYSTEM) -> int:
+    """Return the cores whose CPUs this process may use, within the quota: how many threads of a model should compute.
+
+    Two threads on one core share its arithmetic units, so that a model gains nothing by the second one.
+    """
+    return _within_quota(len(group_by_core(_affinity(), system)))
+
+
+def describe_cores(system: Path = SYSTEM) -> str:
+    """Describe the cores for people, such as `4 cores (8 CPUs: two threads per core)`."""
+    cpus, cores, quota = len(_affinity()), len(group_by_core(_affinity(), system)), _quota()
+    notes = [f"{cpus} CPUs: some cores have two threads"] if cpus > cores else []
+    if quota is not None and quota < cpus:
+        notes.append(f"a quota of {quota:g} CPUs on {cores} cores")
+    return f"{available_cores(system)} cores" + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def _affinity() -> set[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def _within_quota(count: int) -> int:
     quota = _quota()
-    return max(1, affinity if quota is None else min(affinity, math.floor(quota)))
+    return max(1, count if quota is None else min(count, math.floor(quota)))
 
 
 def _quota() -> float | None:
@@ -48,13 +75,15 @@ def _limits() -> Iterator[tuple[Path, ...]]:
         yield from ((folder / "cpu.max",) for folder in (own, *own.parents))
 
 
-def usable() -> tuple[int, ...]:
-    """List the CPUs that this process may run on, by their numbers."""
-    return tuple(sorted(os.sched_getaffinity(0)))
+def usable(system: Path = SYSTEM) -> tuple[int, ...]:
+    """List the CPUs that this process may run on: one of each core, then the second ones, performance cores first."""
+    cores = group_by_core(_affinity(), system)
+    ranks = range(max(map(len, cores)))
+    return tuple(core[rank] for rank in ranks for core in cores if rank < len(core))
 
 
 def group_by_core(cpus: Iterable[int], system: Path = SYSTEM) -> list[tuple[int, ...]]:
-    """Group the hyper-threads of each core, and list the cores of one NUMA node after each other."""
+    """Group the hyper-threads of each core; list the cores of one NUMA node after each other, efficient cores last."""
     nodes = {cpu: number for number, node in enumerate(_nodes(system)) for cpu in node}
     cores: dict[tuple[int, ...], list[int]] = {}
     for cpu in sorted(cpus):
@@ -62,7 +91,19 @@ def group_by_core(cpus: Iterable[int], system: Path = SYSTEM) -> list[tuple[int,
         with suppress(OSError, ValueError):
             siblings |= parse_cpu_list((system / f"cpu/cpu{cpu}/topology/thread_siblings_list").read_text())
         cores.setdefault(tuple(sorted(siblings)), []).append(cpu)
-    return sorted((tuple(core) for core in cores.values()), key=lambda core: (nodes.get(core[0], 0), core))
+    slow = _efficient(system)
+    return sorted((tuple(each) for each in cores.values()), key=lambda e: (nodes.get(e[0], 0), e[0] in slow, e))
+
+
+def _efficient(system: Path) -> set[int]:
+    """Find the efficient cores of a processor with two kinds: as Intel's driver lists them, and by ARM's capacities."""
+    with suppress(OSError, ValueError):
+        return parse_cpu_list((system.parent / "cpu_atom/cpus").read_text())
+    capacities = dict[int, int]()
+    for file in (system / "cpu").glob("cpu[0-9]*/cpu_capacity"):
+        with suppress(OSError, ValueError):
+            capacities[int(file.parent.name[3:])] = int(file.read_text())
+    return {cpu for cpu, capacity in capacities.items() if capacity < max(capacities.values())}
 
 
 def _nodes(system: Path) -> list[set[int]]:

@@ -1,7 +1,7 @@
 """Finds what plugins bring: by the name of an entry point, or by an import string `module:name`.
 
-A *plugin* is a distribution. The server lists none: its own kinds of members, combinations, protocols and features are
-entry points like those of others. A process reads the names once.
+A *plugin* is a distribution, a *feature* is what it adds, and an *entry point* is how it is found. The server lists no
+plugin: its own kinds of members, combinations and protocols are entry points, too. A process reads the names once.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ COMBINERS = "ensemble_serving.combiners"
 FEATURES = "ensemble_serving.features"
 PROTOCOLS = "ensemble_serving.protocols"
 REPOSITORIES = "ensemble_serving.repositories"
+CONFIGURATIONS = "ensemble_serving.configurations"
 SERVER = "ensemble-serving"
 PACKAGES = Path(__file__).parent.parent / "packages"
 # A requirement of the server's metadata: an extra that is named as the distribution of this project that it installs.
@@ -29,7 +30,8 @@ PLUGIN = re.compile(r"ensemble-([\w-]+)\b.*extra == ['\"]\1['\"]")
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of the message that a name is unknown: the known name that is most like it, if any."""
-    return "".join(f"; did you mean {close!r}?" for close in get_close_matches(name, list(known), 1))
+    by_lower = {each.lower(): each for each in known}
+    return "".join(f"; did you mean {by_lower[close]!r}?" for close in get_close_matches(name.lower(), by_lower, 1))
 
 
 @cache

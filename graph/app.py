@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any
 from ray import serve
 from ray.serve import Application
 
-from deployments.contract.names import INGRESS, MARK
+from deployments.contract.names import INGRESS
 from deployments.contract.preprocessing import Preprocessing
 from deployments.ingress.single_member import MemberModelInfo
 from deployments.observe.tracing import ROOT
@@ -22,11 +21,9 @@ from graph.composition import Compose, build_graph, ensemble
 from graph.config import EnsembleConfig, parse
 from graph.feature import Wanted, wanted
 from graph.placement import Factory, NodeSpec, node_specs, pinning
-from graph.rules import warnings_of_arguments
 from graph.sections import EnsembleSettings
 from graph.signature import EnsembleSignature, resolve_signatures
 
-logger = logging.getLogger("ray.serve")
 # Serve looks this often whether a replica is healthy, and replaces one that has been silent three times for so long.
 CHECK_EVERY_S, CHECK_TIMEOUT_S = 2.0, 3.0
 # Serve kills a stopped replica of a node after this time: the wait for its callers, and 10 s for its last batches.
@@ -42,9 +39,6 @@ def build(args: dict[str, Any]) -> Application:
     config = parse(args)
     features = wanted(config)
     agreed = resolve_signatures(config, any(each.feature.keeps_predictions for each in features))
-    # Where `ensemble serve` runs, its commands have printed them.
-    for found in () if MARK in os.environ else warnings_of_arguments(config, len(agreed.labels)):
-        logger.warning("%s", found)
     return _application(config, agreed, partial(ensemble, agreed.pixels, config.ensemble), features)
 
 

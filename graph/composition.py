@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from deployments.contract.names import COMBINER, LABELER, TRANSFORMER
-from deployments.contract.nodes import Graph, Node
+from deployments.contract.nodes import Flow, Graph, Node
 from deployments.ingress.single_member import MemberModelInfo, SingleMemberGraph
 from deployments.pipeline.member_client import Member, QuorumSettings
 from deployments.pipeline.pipeline import Ensemble, Intercepted, Interceptor, Pipeline
 from deployments.serving.spec import BuiltGraph, Nodes
+from deployments.transformer.transformer import JpegTransformer
 from graph.feature import Feature, Site, Wanted
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
@@ -34,9 +35,13 @@ def ensemble(
     asker = next((asker for asker in askers if asker is not None), None)
     if asker is None:
         asker = Ensemble(members, combiner if combined else None, asking)
+    transformer = nodes[TRANSFORMER]
+    # In another process it makes all: decoded images are larger than pixels.
+    if isinstance(transformer, JpegTransformer) and isinstance(asker, Flow) and asker.first_pixels is not None:
+        transformer.defer_others(asker.first_pixels)
     for each in features:
         asker = each.around_asker(asker)
-    predicts: Node[Any, Any] = Pipeline(nodes[TRANSFORMER], asker)
+    predicts: Node[Any, Any] = Pipeline(transformer, asker)
     for each in keeping:
         predicts = each.around_predictions(predicts)
     return Pipeline(predicts, labeler) if combined else Pipeline(predicts, combiner, labeler)

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from deployments.contract.errors import ConfigurationError
-from deployments.contract.settings import describe
+from deployments.contract.settings import problems
 from graph import rules
 from graph.schema import EnsembleConfig
 
@@ -23,6 +23,6 @@ def parse(args: dict[str, Any]) -> EnsembleConfig:
     try:
         config = EnsembleConfig.model_validate(args)
     except ValidationError as err:
-        raise ConfigurationError(describe(err)) from err
+        raise ConfigurationError(*problems(err, root=args)) from err
     rules.check_arguments(config)
     return config

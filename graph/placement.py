@@ -13,7 +13,7 @@ from deployments.contract.names import COMBINER, LABELER, TRANSFORMER
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Probabilities
 from deployments.contract.settings import Placement
-from deployments.cpus import REPLICAS, Pinning, available_cpus
+from deployments.cpus import REPLICAS, Pinning, available_cores
 from deployments.members.local import LocalMember
 from deployments.repository.address import RepositoryAddress
 from deployments.transformer import transformer
@@ -66,7 +66,7 @@ def make(
 ) -> Node[Any, Probabilities]:
     """Make a member in the process where it runs; the threads that it leaves open are its share of the cores there."""
     if isinstance(member, LocalMember) and member.threads is None:
-        threads = share_of_threads(available_cpus(), shared_by, REPLICAS.get())
+        threads = share_of_threads(available_cores(), shared_by, REPLICAS.get())
         member = member.model_copy(update={"threads": threads})
     return member.make(repository, agreed, max_batch_size)
 

@@ -1,391 +1,113 @@
-"""What a configuration says and can't have: a table of fields that can't act, and why; for every command alike.
+"""What must hold between a Serve config and the arguments of its application; for every command alike.
 
-A rule is about a field that the user has written. The schema of a section refuses what contradicts itself within it.
+The schema of a section refuses what contradicts itself within it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
-
-from pydantic import BaseModel
+from typing import Any
 
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.names import INGRESS
 from deployments.entry_points import FEATURES, did_you_mean, names, not_installed
 from deployments.ingress.protocol import FUNCTION, functions
-from deployments.members.local import LocalMember
-from deployments.pipeline.member_client import PATIENT_SHARE
-from deployments.repository.address import split_model
 from graph.schema import EnsembleConfig
-from graph.user_config import check_user_config, with_user_config
+from graph.user_config import check_user_config
 
-# A JPEG of 64x64 pixels has about 2 KB, and few images that are worth a request have less than this.
-SMALL_IMAGE_BYTES = 4096
 # Serve's own `max_replicas` where `num_replicas` is `auto`.
 MOST_OF_AUTO = 100
+# Fields of Serve's that only its own proxy reads, and what to do instead behind HAProxy.
+OF_THE_PROXY = {
+    "http_options.root_path": "remove it; a proxy before this server may strip a prefix",
+    "http_options.request_timeout_s": "set ingress.timeout_ms in args",
+    "http_options.keep_alive_timeout_s": "remove it; HAProxy keeps an idle connection for 65 s",
+    "grpc_options.request_timeout_s": "set ingress.timeout_ms in args",
+}
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What rules look at besides the object that has the field.
+    """What the rules of a Serve config look at besides the config.
 
     Attributes:
         config: the arguments of the application.
-        classes: how many classes the models have; 0 before they are read.
         own_front: whether HAProxy is in front, and not Serve's proxy.
     """
 
     config: EnsembleConfig
-    classes: int = 0
     own_front: bool = True
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether neither requests nor batches take Serve's handles on one machine."""
-        return self.own_front and self.config.edges == "direct"
-
-
-Verdict = Literal["warned", "refused"]
-
-
-class Rule(NamedTuple):
-    """A field that can't act.
-
-    Attributes:
-        field: its path; `*` is each entry of a list.
-        holds: whether it can't act, by the object that has the field.
-        why: the reason; or it is computed, as `holds` is.
-        remedy: what to do.
-        verdict: whether the configuration is served with a warning, or refused.
-    """
-
-    field: str
-    holds: Callable[[Any, Seen], bool]
-    why: str | Callable[[Any, Seen], str]
-    remedy: str
-    verdict: Verdict = "warned"
-
-
-class Ineffective(NamedTuple):
-    """A field that can't act: why, and what to do."""
-
-    what: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.what}; {self.remedy}"
-
-
-def _asks_in_background(config: EnsembleConfig) -> bool:
-    """Tell whether members are asked about images without deadlines, which `patience_ms` bounds alone."""
-    cascade = config.ensemble.cascade
-    return bool(config.canaries or config.shadows or (cascade and cascade.audit))
-
-
-def _protocol(function: str) -> str:
-    """Return the name of the protocol whose function `grpc_servicer_functions` lists."""
-    return function.removeprefix(FUNCTION.format(""))
-
-
-def _unknown(function: str, seen: Seen) -> str:
-    known = functions()
-    is_ours = function.startswith(FUNCTION.format(""))
-    if function in known or not (is_ours or seen.own_front):
-        return ""
-    why = "no installed protocol has it" if is_ours else "HAProxy forwards to no other service"
-    return f"{function}, and {why}; the functions are {', '.join(known)}{not_installed()}"
-
-
-def _missing_feature(function: str, seen: Seen) -> str:
-    name = _protocol(function)
-    is_off = name in set(names(FEATURES)) - seen.config.features.keys()
-    return f"{function}, whose calls are all refused without `{name}` in args" if is_off else ""
-
-
-def _not_behind_serve(function: str, seen: Seen) -> str:
-    if seen.own_front or all(each.behind_serve for each in functions().get(function, ())[:1]):
-        return ""
-    return f"{function}, and Serve's proxy finds a method by its name alone, which another service has, too"
-
-
-def _of_functions(fault: Callable[[str, Seen], str], remedy: str, verdict: Verdict = "warned") -> Rule:
-    """Make a rule about the entries of `grpc_servicer_functions`; `fault` returns an entry's fault, empty for none."""
-
-    def faults(options: Mapping[str, Any], seen: Seen) -> str:
-        # Serve's schema refuses anything but a list of texts.
-        given = options["grpc_servicer_functions"]
-        listed = sorted(map(str, given)) if isinstance(given, list) else ()
-        return "; ".join(filter(None, (fault(each, seen) for each in listed)))
-
-    return Rule(
-        "grpc_options.grpc_servicer_functions",
-        lambda options, seen: bool(faults(options, seen)),
-        lambda options, seen: f"it lists {faults(options, seen)}",
-        remedy,
-        verdict,
-    )
-
-
-def _of_sent(name: str) -> Rule:
-    return Rule(
-        f"members.*.{name}",
-        lambda member, _: getattr(member, "as_sent", None) is True,
-        "with `as_sent: true` the member gets the images as clients sent them, and no pixels",
-        "remove it, or `as_sent`",
-    )
-
-
-def _of_single_batches(name: str) -> Rule:
-    return Rule(
-        f"ingress.{name}",
-        lambda ingress, _: ingress.max_batch_size == 1,
-        "a batch has one image, by `max_batch_size: 1`",
-        "remove it, or raise max_batch_size",
-    )
-
-
-def _of_feature(field: str, feature: str) -> Rule:
-    return Rule(
-        field,
-        lambda *_: feature not in names(FEATURES),
-        lambda *_: f"no installed plugin has the feature {feature!r}{not_installed()}",
-        "or remove the field",
-        "refused",
-    )
-
-
-# Of `args`: the objects are those of `EnsembleConfig`.
-ARGUMENTS = (
-    Rule(
-        "model_repository",
-        lambda config, _: (
-            not any(
-                isinstance(each, LocalMember) and split_model(each.model or each.name)[0] is None
-                for each in config.nodes
-            )
-        ),
-        "no member's model is taken from there",
-        "remove it, or name a model of it",
-    ),
-    Rule(
-        "edges",
-        lambda config, _: "separate" not in config.placements.values(),
-        "every node is `inline`, and none is called over an edge",
-        "remove it, or place a node `separate`",
-    ),
-    Rule(
-        "ensemble.patience_ms",
-        lambda _, seen: not (seen.config.spare or _asks_in_background(seen.config)),
-        "every member must answer, so each is waited for until the request's deadline",
-        "set ensemble.quorum below the number of members",
-    ),
-    Rule(
-        "ensemble.patience_ms",
-        lambda asking, seen: (
-            asking.patience_ms >= PATIENT_SHARE * seen.config.ingress.timeout_ms
-            and not _asks_in_background(seen.config)
-        ),
-        f"a member is waited for {PATIENT_SHARE:g} of a request's time at most, which is `ingress.timeout_ms` unless "
-        "the request sets its own",
-        "lower it, or raise ingress.timeout_ms",
-    ),
-    _of_feature("ensemble.cascade", "cascade"),
-    _of_feature("members.*.canary", "canary"),
-    _of_feature("members.*.share", "shadow"),
-    _of_feature("access.operators", "loading"),
-    Rule(
-        "members.*.deployment",
-        lambda member, _: member.placement == "inline",
-        "an inline member has no deployment, and this is the name of its service in traces alone",
-        "remove it, or place the member `separate`",
-    ),
-    Rule(
-        "members.*.weight",
-        lambda _, seen: bool(seen.config.combiner.weights),
-        "combiner.weights has the weights of all members",
-        "remove it, or combiner.weights",
-    ),
-    Rule(
-        "members.*.timeout_ms",
-        lambda member, seen: member.timeout_ms >= seen.config.ingress.timeout_ms,
-        "a request that sets no time of its own is over before, by `ingress.timeout_ms`",
-        "lower it, or raise ingress.timeout_ms",
-    ),
-    Rule(
-        "members.*.max_batch_size",
-        lambda member, seen: (member.max_batch_size or 0) > seen.config.ingress.max_batch_size,
-        "no batch is as large, by `ingress.max_batch_size`",
-        "lower it, or raise ingress.max_batch_size",
-    ),
-    Rule(
-        "members.*.border",
-        lambda member, _: member.resize != "letterbox",
-        "only `resize: letterbox` leaves a border",
-        "remove it, or set `resize: letterbox`",
-    ),
-    *map(_of_sent, ("size", "crop_ratio", "resize", "interpolation", "border", "layout", "color", "mean", "scale")),
-    Rule(
-        "members.*.datatype",
-        lambda member, _: getattr(member, "as_sent", None) is True,
-        "with `as_sent: true` the input takes texts of bytes",
-        "remove it, or `as_sent`",
-    ),
-    *(
-        Rule(
-            f"features.cache.{name}",
-            lambda cache, _: cache.get("redis") is not None,
-            "Redis has the entries, and bounds them itself",
-            "remove it, and give Redis a `maxmemory`",
-        )
-        for name in ("max_bytes", "max_entries")
-    ),
-    *(
-        Rule(f"features.cache.{name}", lambda cache, _: not cache.get("redis"), "there is no Redis", "set cache.redis")
-        for name in ("redis_timeout_ms", "redis_password_file")
-    ),
-    Rule(
-        "features.cache.per_key",
-        lambda cache, seen: cache["per_key"] and seen.config.access.keys is None,
-        "there are no keys",
-        "set access.keys",
-        "refused",
-    ),
-    Rule(
-        "labeler.top_k",
-        lambda labeler, seen: 0 < seen.classes < labeler.top_k,
-        "there are fewer classes, and an answer lists them all",
-        "lower it",
-    ),
-    *map(_of_single_batches, ("batch_wait_ms", "refill_share", "max_batch_bytes")),
-    Rule(
-        "ingress.max_batch_size",
-        lambda ingress, _: ingress.max_batch_size > ingress.max_in_flight,
-        "fewer images are in flight at a time, by `max_in_flight`",
-        "lower it, or raise max_in_flight",
-    ),
-    Rule(
-        "ingress.max_parts",
-        lambda ingress, _: ingress.max_parts > ingress.max_in_flight,
-        "fewer images are in flight at a time, by `max_in_flight`",
-        "lower it, or raise max_in_flight",
-    ),
-    Rule(
-        "ingress.fair_by",
-        lambda ingress, seen: ingress.fair_by == "key" and seen.config.access.keys is None,
-        "there are no keys, so all clients are one",
-        "set access.keys, or `fair_by: address`",
-    ),
-    Rule(
-        "ingress.max_request_bytes",
-        lambda ingress, _: ingress.max_request_bytes < SMALL_IMAGE_BYTES,
-        "hardly an image is as small, and all others are refused",
-        "raise it; an image of 224x224 pixels has 10 to 50 KB",
-    ),
-    Rule(
-        "transformer.max_image_bytes",
-        lambda transformer, seen: transformer.max_image_bytes > seen.config.ingress.max_request_bytes,
-        "a request has at most `ingress.max_request_bytes`",
-        "lower it, or raise ingress.max_request_bytes",
-    ),
-    Rule(
-        "features.page.jaeger_url",
-        lambda page, _: page.get("enabled") is False,
-        "there is no page whose trace ids would become links, by `page.enabled`",
-        "remove one of them",
-    ),
-)
-
-# Of a Serve config: the objects are mappings.
-SERVE = (
-    *(
-        Rule(field, lambda _, seen: seen.own_front, "only Serve's proxy reads it, and HAProxy is in front", remedy)
-        for field, remedy in (
-            ("http_options.root_path", "remove it; a proxy before this server may strip a prefix"),
-            ("http_options.request_timeout_s", "set ingress.timeout_ms in args"),
-            ("http_options.keep_alive_timeout_s", "remove it; HAProxy keeps an idle connection for 65 s"),
-            ("grpc_options.request_timeout_s", "set ingress.timeout_ms in args"),
-        )
-    ),
-    _of_functions(_unknown, "remove it, or set `front: serve` for a function of your own", "refused"),
-    _of_functions(_missing_feature, "set that, or remove the entry"),
-    _of_functions(_not_behind_serve, "remove the entry, or set `front: direct`"),
-    *(
-        Rule(
-            f"{path}logging_config.enable_access_log",
-            lambda logging, seen: logging["enable_access_log"] and seen.is_direct,
-            "Serve logs calls by its handles, and neither requests nor batches take them",
-            "remove it; docs/observability.md has what is counted and traced instead",
-        )
-        for path in ("", "applications.*.", "applications.*.deployments.*.")
-    ),
-    Rule(
-        "applications.*.deployments.*.max_queued_requests",
-        lambda entry, seen: seen.own_front if entry.get("name") == INGRESS else seen.config.edges == "direct",
-        "it bounds calls by Serve's handles alone, and on one machine neither requests nor batches take them",
-        "set ingress.max_in_flight in args",
-    ),
-)
-
-
-def _written(root: Any, path: list[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each object whose field at a path was set by the user, and the field's path there."""
-    name, *below = path
-    if name == "*":
-        for position, each in enumerate(root or ()):
-            own = each.get("name") if isinstance(each, Mapping) else each.name
-            yield from _written(each, below, f"{prefix}{own or position}.")
-        return
-    written = root.model_fields_set if isinstance(root, BaseModel) else root if isinstance(root, Mapping) else ()
-    if name not in written:
-        return
-    value = root[name] if isinstance(root, Mapping) else getattr(root, name)
-    if value is None:
-        return
-    if below:
-        yield from _written(value, below, f"{prefix}{name}.")
-    else:
-        yield f"{prefix}{name}", root
-
-
-def _found(rules: Iterable[Rule], verdict: str, root: Any, seen: Seen) -> Iterator[Ineffective]:
-    for rule in rules:
-        if rule.verdict == verdict:
-            for path, owner in _written(root, rule.field.split(".")):
-                if rule.holds(owner, seen):
-                    why = rule.why if isinstance(rule.why, str) else rule.why(owner, seen)
-                    yield Ineffective(f"{path.removeprefix('features.')}: {why}", rule.remedy)
 
 
 def check_arguments(config: EnsembleConfig) -> None:
-    """Raise ConfigurationError for arguments that contradict each other."""
-    _refuse(_found(ARGUMENTS, "refused", config, Seen(config)))
+    """Raise ConfigurationError for arguments that contradict each other, or need what is not installed."""
+    if found := [*_contradictions(config), *_missing(config)]:
+        raise ConfigurationError(*found)
+
+
+def _contradictions(config: EnsembleConfig) -> Iterator[str]:
+    if config.combiner.weights and (twice := [each.name for each in config.members if _has(each, "weight")]):
+        yield f"members: {twice[0]!r}: weight: combiner.weights has the weights of all members; remove one of them"
+    if (config.features.get("cache") or {}).get("per_key") and config.access.keys is None:
+        yield "cache.per_key: there are no keys; set access.keys"
+
+
+def _missing(config: EnsembleConfig) -> Iterator[str]:
+    """Yield the fields whose feature no installed plugin has."""
+    of_features = {
+        "ensemble.cascade": ("cascade", config.ensemble.cascade),
+        **{f"members: {each.name!r}: canary": ("canary", each.canary) for each in config.members},
+        **{f"members: {each.name!r}: share": ("shadow", _has(each, "share")) for each in config.members},
+        "access.operators": ("loading", config.access.operators),
+    }
+    installed = names(FEATURES)
+    for field, (feature, value) in of_features.items():
+        if value and feature not in installed:
+            yield f"{field}: no installed plugin has {feature!r}; or remove the field{not_installed()}"
+
+
+def _has(section: Any, field: str) -> bool:
+    return field in section.model_fields_set and getattr(section, field) is not None
 
 
 def check_application(serve: Mapping[str, Any], application: Mapping[str, Any], seen: Seen) -> None:
     """Raise ConfigurationError where a Serve config contradicts the arguments of one of its applications."""
     check_entries(application, seen.config)
-    _refuse(_found(SERVE, "refused", {**serve, "applications": [application]}, seen))
+    if found := [*(_of_the_proxy(serve) if seen.own_front else ()), *_services(serve, seen)]:
+        raise ConfigurationError(*found)
     check_user_config(application, seen.config)
 
 
-def warnings_of_arguments(config: EnsembleConfig, classes: int = 0) -> Iterator[Ineffective]:
-    """Find the arguments that do nothing."""
-    yield from _found(ARGUMENTS, "warned", config, Seen(config, classes))
+def _of_the_proxy(serve: Mapping[str, Any]) -> Iterator[str]:
+    for path, remedy in OF_THE_PROXY.items():
+        section, _, field = path.partition(".")
+        if (serve.get(section) or {}).get(field) is not None:
+            yield f"{path}: only Serve's proxy reads it, and HAProxy is in front; {remedy}"
 
 
-def warnings_of_application(
-    serve: Mapping[str, Any], application: Mapping[str, Any], seen: Seen
-) -> Iterator[Ineffective]:
-    """Find the fields that do nothing in a Serve config, beside one application of it or in its arguments."""
-    yield from warnings_of_arguments(with_user_config(application, seen.config), seen.classes)
-    yield from _found(SERVE, "warned", {**serve, "applications": [application]}, seen)
+def _services(serve: Mapping[str, Any], seen: Seen) -> Iterator[str]:
+    """Yield what is wrong with the entries of `grpc_servicer_functions`."""
+    given = (serve.get("grpc_options") or {}).get("grpc_servicer_functions") or []
+    for position, function in enumerate(given):
+        if problem := "it stands there twice" if function in given[:position] else _problem_of_service(function, seen):
+            yield f"grpc_options.grpc_servicer_functions.{position}: {function}: {problem}"
 
 
-def _refuse(found: Iterable[Ineffective]) -> None:
-    if messages := [str(each) for each in found]:
-        raise ConfigurationError("; ".join(messages))
+def _problem_of_service(function: str, seen: Seen) -> str:
+    known, prefix = functions(), FUNCTION.format("")
+    is_ours, name = function.startswith(prefix), function.removeprefix(prefix)
+    if function not in known and (is_ours or seen.own_front):
+        why = "no installed protocol has it" if is_ours else "HAProxy forwards to no other service"
+        return f"{why}; the functions are {', '.join(known)}{not_installed()}"
+    if name in set(names(FEATURES)) - seen.config.features.keys():
+        return f"its calls are all refused without `{name}` in args; set that, or remove the entry"
+    if not seen.own_front and not all(each.behind_serve for each in functions().get(function, ())[:1]):
+        return (
+            "Serve's proxy finds a method by its name, which another service has, too; remove the entry, or set "
+            "`front: direct`"
+        )
+    return ""
 
 
 def check_entries(application: Mapping[str, Any], config: EnsembleConfig) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -27,6 +27,7 @@ class EnsembleSignature:
         voters: the members whose predictions are combined.
         identities: where `features` names one, what decides each member's scores besides the pixels, by name.
         unlabelled: the members that leave their labels open, where others name theirs.
+        reordered: the members that have the labels in another order, which their answers don't have.
         sets_crop: see `MemberInterface`.
     """
 
@@ -36,6 +37,7 @@ class EnsembleSignature:
     voters: tuple[str, ...]
     identities: Mapping[str, str]
     unlabelled: tuple[str, ...] = ()
+    reordered: tuple[str, ...] = ()
     sets_crop: bool = False
 
     def interface(self, name: str) -> MemberInterface:
@@ -61,7 +63,8 @@ def resolve_signatures(config: EnsembleConfig, with_identities: bool = False) ->
     """
     signatures = {member.name: member.signature(config.model_repository) for member in config.nodes}
     classes = _agreed("number of classes", {name: each.classes for name, each in signatures.items()})
-    labels = _agreed("labels", {name: each.labels for name, each in signatures.items()})
+    named = {member.name: told for member in config.nodes if (told := signatures[member.name].labels) is not None}
+    labels = _agreed_labels(named, {member.name for member in config.nodes if member.matches_by_name})
     if classes is None and labels is None:
         raise ConfigurationError("members: none tells its classes; give a remote one `labels`, or start its server")
     if labels is not None and classes not in {None, len(labels)}:
@@ -75,6 +78,7 @@ def resolve_signatures(config: EnsembleConfig, with_identities: bool = False) ->
         # Read here, and not in the ingress, whose machine may have no model.
         {each.name: each.identity(config.model_repository) for each in predicting} if with_identities else {},
         tuple(name for name, each in signatures.items() if labels is not None and each.labels is None),
+        tuple(name for name, own in named.items() if own != labels),
         config.transformer.crop_ratio is not None,
     )
     for name, canary in config.canaries.items():
@@ -105,6 +109,30 @@ def _agreed(what: str, values: Mapping[str, T | None]) -> T | None:
     for name, value in given.items():
         if value != agreed:
             raise ConfigurationError(f"members {first!r} and {name!r} disagree on the {what}: {agreed} and {value}")
+    return agreed
+
+
+def _agreed_labels(named: Mapping[str, tuple[str, ...]], by_name: Set[str]) -> tuple[str, ...] | None:
+    """Return the labels that the members share; raises ConfigurationError if they have other classes.
+
+    Args:
+        named: the labels by member.
+        by_name: the members whose labels may be in another order.
+    """
+    # A member that can't change its order decides for the others.
+    first = next((name for name in named if name not in by_name), next(iter(named), None))
+    if first is None:
+        return None
+    agreed = named[first]
+    for name, own in named.items():
+        if own == agreed or (set(own) == set(agreed) and name in by_name):
+            continue
+        differing = sorted(set(own) ^ set(agreed))
+        what = f"disagree on the labels, as {differing[0]!r}" if differing else "have the labels in another order"
+        raise ConfigurationError(
+            f"members {first!r} and {name!r} {what} ({len(agreed)} and {len(own)} classes): leave one of them out, or "
+            "give both the same classes, by `ensemble labels` if only names differ, or by training"
+        )
     return agreed
 
 

@@ -35,20 +35,6 @@ def check_user_config(application: Mapping[str, Any], config: EnsembleConfig) ->
             raise ConfigurationError(f"deployments: {name!r}: user_config: {err}") from err
 
 
-def with_user_config(application: Mapping[str, Any], config: EnsembleConfig) -> EnsembleConfig:
-    """Return the arguments with the changes of a checked `user_config` to fields that sections of `args` have."""
-    sections = {INGRESS: "ingress", TRANSFORMER: "transformer", COMBINER: "combiner", LABELER: "labeler"}
-    updated = {}
-    for entry in application.get("deployments") or []:
-        change = entry.get("user_config") or {}
-        for name, fields in {entry["name"]: change, **change.get("nodes", {})}.items():
-            if name in sections:
-                section = getattr(config, sections[name])
-                given = {each: value for each, value in fields.items() if each in type(section).model_fields}
-                updated[sections[name]] = section.model_validate({**section.model_dump(exclude_unset=True), **given})
-    return config.model_copy(update=updated)
-
-
 def _check_ingress(change: Mapping[str, Any], config: EnsembleConfig, nodes: Mapping[str, Schema]) -> None:
     placed = {member.name: member.placement for member in config.nodes}
     placed |= {name: config.placements[name] for name in (TRANSFORMER, COMBINER, LABELER)}

@@ -21,11 +21,11 @@ from markdown_it.token import Token
 from deployments.contract.errors import ConfigurationError
 from ensemble_models.options import FILE, Command, option
 from graph.config import EnsembleConfig
-from graph.feature import wanted
 from graph.sections import EnsembleSettings
-from scripts import configuration, keys
+from scripts import configuration, keys, serve_schema
 from scripts.errors import ScriptError
 from scripts.shipped import CHECKOUT
+from scripts.strict_yaml import Document
 
 MOST_WORDS = 35
 # Beginnings of longer sentences that may stay: lists of figures.
@@ -168,9 +168,9 @@ def _problem(token: Token, lines: list[str], is_of_this_code: bool) -> str:
         return "the rows of the table have different numbers of cells; write `\\|` for a bar in a cell"
     if token.type == "fence" and token.info.split()[:1] == ["yaml"]:
         try:
-            if (config := completed(yaml.safe_load(token.content))) is not None:
+            if (config := completed(Document(token.content).value)) is not None:
                 check_config(yaml.safe_dump(config), is_of_this_code)
-        except (yaml.YAMLError, ScriptError, ConfigurationError) as err:
+        except (ScriptError, ConfigurationError) as err:
             return f"the YAML can't be used: {err}"
     return ""
 
@@ -201,11 +201,11 @@ def check_config(text: str, with_arguments: bool) -> None:
         file, own_keys = Path(folder) / "my.yaml", Path(folder) / "keys"
         keys.add(own_keys, OPERATOR, None)
         file.write_text(text.replace(KEYS, str(own_keys)), encoding="utf-8")
-        config = configuration.read(file)
-        configuration.check_schema(config)
-        configuration.check_names(config)
-        for application in configuration.ours(config) if with_arguments else ():
-            wanted(configuration.check_arguments(application))
+        config = configuration.load(file).value
+        if with_arguments:
+            configuration.check_file(config)
+        else:
+            serve_schema.check(config)
 
 
 def check_sentences(files: Iterable[Path]) -> None:

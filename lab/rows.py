@@ -17,7 +17,7 @@ Rows = list[Row]
 # The last characters of a failed server's log, which stand in its row.
 LAST = 300
 # Counts of a row, which are added up over the rounds.
-COUNTS = ("requests", "failed")
+COUNTS = ("requests", "answered", "failed")
 
 
 @dataclass(frozen=True)

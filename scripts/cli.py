@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import NamedTuple
 
-from scripts.shipped import CHECKOUT, hidden
+from scripts.home import ensure_home
+from scripts.shipped import hidden, stale
 
 # Options are read from a command's `--help`; files otherwise.
 COMPLETION = """_ensemble() {
@@ -39,28 +40,8 @@ class Command(NamedTuple):
 
 # Each distribution's table of commands: `COMMANDS` of scripts/commands.py, and of the packages beside it.
 ENTRY_POINTS = "ensemble_serving.commands"
-# In a checkout: the folders of each distribution, behind the folders of the distributions that it needs.
-MODELS = ("packages/client", "packages/plugins/sources", "packages/models")
-CAPACITY = (*MODELS, "packages/plugins/features", "packages/plugins/interop", "packages/capacity")
-LAB = (*CAPACITY, "lab")
-# What this project's other distributions bring.
-ELSEWHERE = {
-    "ensemble-models": (
-        MODELS,
-        (
-            *("doctor", "classify", "init", "prepare", "quantize", "labels", "calibrate", "check", "tune-cascade"),
-            *("shadow", "manifest"),
-        ),
-    ),
-    "ensemble-capacity": (
-        CAPACITY,
-        ("load", "plan", "tune", "mirror", "trace", "cost"),
-    ),
-    "ensemble-lab": (
-        LAB,
-        ("train", "benchmark", "experiments", "faults", "pictures", "reference", "docs"),
-    ),
-}
+# Whose commands come first, in this order.
+FIRST = ("ensemble-serving", "ensemble-models", "ensemble-capacity")
 # Names of earlier versions, read for one more.
 RENAMED = {"overload": "load", "evaluate": "check"}
 
@@ -72,8 +53,7 @@ def groups() -> dict[str, dict[str, Command]]:
     """
     found: dict[str, dict[str, Command]] = {}
     points = metadata.entry_points(group=ENTRY_POINTS)
-    order = ["ensemble-serving", *ELSEWHERE]
-    for point in sorted(points, key=lambda each: order.index(each.name) if each.name in order else len(order)):
+    for point in sorted(points, key=lambda each: FIRST.index(each.name) if each.name in FIRST else len(FIRST)):
         try:
             table = {
                 title: {name: Command(*each) for name, each in group.items()} for title, group in point.load().items()
@@ -95,33 +75,17 @@ def by_name(found: Mapping[str, Mapping[str, Command]]) -> dict[str, Command]:
 
 
 def usage() -> str:
-    """List the commands by group, a line each, and the distributions that would bring more."""
-    installed = groups()
-    there = by_name(installed)
-    width = max(map(len, [*there, "completion"])) + 2
+    """List the commands by group, a line each, and the distributions that are not installed."""
+    # Imported here: `main` explains where other code hides this project's packages.
+    from deployments.entry_points import not_installed
+
+    installed, missing = groups(), not_installed()
+    width = max(map(len, [*by_name(installed), "completion"])) + 2
     lines = ["usage: ensemble COMMAND ..."]
     for title, group in installed.items():
         lines += ["", f"{title}:", *(f"  {name:{width}}{command.help}" for name, command in group.items())]
-    lines += ["", f"  {'completion':{width}}Prints a script that completes commands and options in a shell."]
-    for distribution, (_, names) in ELSEWHERE.items():
-        if missing := [name for name in names if name not in there]:
-            lines += ["", f"Not installed: {distribution}, with {', '.join(missing)}."]
-    return "\n".join([*lines, "", "ensemble COMMAND --help says more; ensemble --version prints the version."])
-
-
-def absent(name: str) -> str:
-    """Explain why there is no such command, and what brings it."""
-    for distribution, (folders, names) in ELSEWHERE.items():
-        if name in names:
-            if (CHECKOUT / folders[-1]).is_dir():
-                options = " ".join(f"-e {CHECKOUT / folder}" for folder in folders)
-                remedy = f"{sys.executable} -m pip install {options}"
-            elif distribution == "ensemble-lab":
-                remedy = "a checkout of the project has it"
-            else:
-                remedy = f"install its wheel, `pip install {distribution}`"
-            return f"ensemble {name} is part of {distribution}, which is not installed here: {remedy}"
-    return f"ensemble: there is no command {name!r}\n\n{usage()}"
+    lines += ["", f"  {'completion':{width}}Prints a script that completes commands and options in a shell.", ""]
+    return "\n".join([*lines, f"ensemble COMMAND --help says more; ensemble --version prints the version{missing}"])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -137,13 +101,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     elif name == "completion":
         print(COMPLETION % " ".join([*by_name(groups()), "completion"]))
     elif (command := by_name(groups()).get(name)) is None:
-        sys.exit(absent(name))
+        sys.exit(f"ensemble: there is no command {name!r}\n\n{usage()}")
     elif found := hidden():
         place = next(iter(found.values()))
         sys.exit(
             f"ensemble: {place} hides a package of ensemble-serving; take its folder out of PYTHONPATH, or rename it"
         )
+    elif others := stale():
+        sys.exit(f"ensemble: PYTHONPATH has {'; '.join(others)}; take the folder out of PYTHONPATH")
     else:
+        try:
+            ensure_home()
+        except OSError as err:
+            sys.exit(f"ensemble: {err}")
         module = importlib.import_module(command.module)
         # What argparse calls the program.
         sys.argv = [f"ensemble {name}", *rest]

@@ -5,100 +5,71 @@ from __future__ import annotations
 import logging
 import multiprocessing
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib.util import find_spec
 from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
-
-import yaml
-from pydantic import BaseModel, ValidationError
+from typing import TYPE_CHECKING, Any
 
 from deployments.contract.errors import ConfigurationError
-from deployments.contract.hosts import LOOPBACK
-from deployments.contract.settings import describe
+from deployments.contract.hosts import ANY
 from deployments.entry_points import did_you_mean
-from deployments.private import changeable_by_others
+from deployments.folder_permissions import changeable_by_others
 from deployments.ray_internals.import_path import append_working_directory
 from scripts.errors import ScriptError
+from scripts.strict_yaml import Document
 
 if TYPE_CHECKING:
     from deployments.members.local import LocalMember
     from graph.config import EnsembleConfig
-    from graph.rules import Ineffective
     from graph.signature import EnsembleSignature
 
 IMPORT_PATH = "graph.app:build"
 REPOSITORY = "model_repository"
+EVERY_PAGE = (
+    "ingress.origins: '*' lets a page of any website use this server in the browsers that reach it, by a key if there "
+    "are keys that its readers know; list the origins of your pages"
+)
 
 
-class _Loader(yaml.SafeLoader):
-    """A YAML loader that refuses a key that stands twice in a mapping: PyYAML ignores all but the last one."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise yaml.MarkedYAMLError(
-                        problem=f"{key.value!r} stands twice in one mapping; merge both", problem_mark=key.start_mark
-                    )
-                seen.add(key.value)
-        return node
-
-
-def read(file: Path) -> dict[str, Any]:
+def load(file: Path) -> Document:
     """Read a Serve config; make a relative `model_repository`, which is relative to the file's folder, absolute.
 
-    From here on, this process imports what the config names as `module:name` as Ray's workers do.
+    Only `check_file` shows that the rest is as Serve wants it. From here on, this process imports what the config names
+    as `module:name` as Ray's workers do.
 
     Raises:
-        ScriptError: the file is no Serve config.
+        ConfigurationError: the file is no YAML, or readers of YAML differ about it.
         OSError: it can't be read.
     """
     append_working_directory()
     try:
-        config = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (it is a SafeLoader)
-    except (yaml.YAMLError, UnicodeDecodeError) as err:
-        raise ScriptError(f"it is not valid YAML: {err}") from err
-    if not isinstance(config, dict):
-        raise ScriptError("a Serve config file is a mapping; see serve_config.yaml")
-    applications = config.get("applications") or []
-    if not _is_list_of_mappings(applications):
-        raise ScriptError("applications: it is a list of mappings; see serve_config.yaml")
-    for name in ("http_options", "grpc_options"):
-        if not isinstance(config.get(name) or {}, dict):
-            raise ScriptError(f"{name}: it is a mapping; see serve_config.yaml")
-    if not isinstance(host := (config.get("http_options") or {}).get("host", LOOPBACK), str):
-        raise ScriptError(f"http_options.host is {host!r}; write an address, such as {LOOPBACK}, or leave it out")
-    for application in applications:
-        if not _is_list_of_mappings(application.get("deployments") or []):
-            raise ScriptError("deployments: it is a list of mappings, each with a `name`; see serve_config.yaml")
-        for deployment in application.get("deployments") or []:
-            _check_numbers(deployment)
-        arguments = application.get("args") or {}
-        if not isinstance(arguments, dict):
-            raise ScriptError("args: it is a mapping; see serve_config.yaml")
-        given = arguments.get(REPOSITORY)
-        if isinstance(given, str) and "://" not in given:
+        document = Document(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as err:
+        raise ConfigurationError(f"it is not valid YAML: {err}") from err
+    if not isinstance(document.value, dict):
+        raise ConfigurationError("a Serve config file is a mapping; see serve_config.yaml")
+    applications = document.value.get("applications")
+    for application in applications if isinstance(applications, list) else ():
+        arguments = application.get("args") if isinstance(application, dict) else None
+        given = arguments.get(REPOSITORY) if isinstance(arguments, dict) else None
+        if isinstance(arguments, dict) and isinstance(given, str) and "://" not in given:
             arguments[REPOSITORY] = str(file.resolve().parent / given)
+    return document
+
+
+def read(file: Path) -> dict[str, Any]:
+    """Read a Serve config, and check all but its models.
+
+    Raises:
+        ConfigurationError: it can't be served; each problem has the line and the path of a field.
+        OSError: it can't be read.
+    """
+    document = load(file)
+    check_file(document.value, document)
+    config: dict[str, Any] = document.value
     return config
-
-
-def _check_numbers(deployment: dict[str, Any]) -> None:
-    """Raise ScriptError where replicas and what they reserve can't be counted."""
-    count = deployment.get("num_replicas")
-    if count is not None and count != "auto" and not isinstance(count, int):
-        raise ScriptError(f"num_replicas: it is a number or `auto`, and not {count!r}")
-    for name in ("autoscaling_config", "ray_actor_options"):
-        if not isinstance(deployment.get(name) or {}, dict):
-            raise ScriptError(f"{name}: it is a mapping; see serve_config.yaml")
-
-
-def _is_list_of_mappings(given: Any) -> bool:
-    return isinstance(given, list) and all(isinstance(each, dict) for each in given)
 
 
 def log_json(config: dict[str, Any]) -> None:
@@ -150,20 +121,22 @@ def why_serve(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def check(
-    application: Mapping[str, Any], serve: Mapping[str, Any] | None = None
-) -> tuple[EnsembleConfig, EnsembleSignature]:
-    """Check an application of a Serve config; return its configuration and its members' signature.
+def check_file(config: Mapping[str, Any], document: Document | None = None) -> None:
+    """Check a Serve config, all but its models; with its document, each problem has a line.
 
     Raises:
-        ConfigurationError: the application can't be built, or an entry of its `deployments` belongs to no deployment.
+        ConfigurationError: Serve or this project refuses a field or its value, or would ignore it.
     """
-    from graph.feature import wanted
-    from graph.signature import resolve_signatures
+    from scripts import serve_schema
 
-    config = check_arguments(application, serve)
-    wanted(config)
-    return config, resolve_signatures(config)
+    with document.locating() if document else nullcontext():
+        serve_schema.check(config)
+        check_import_paths(config)
+    for i, application in enumerate(config["applications"]):
+        place = ("applications", i)
+        if application["import_path"] == IMPORT_PATH:
+            with document.locating(place, (*place, "args")) if document else nullcontext():
+                check_arguments(application, config)
 
 
 def check_arguments(application: Mapping[str, Any], serve: Mapping[str, Any] | None = None) -> EnsembleConfig:
@@ -174,20 +147,26 @@ def check_arguments(application: Mapping[str, Any], serve: Mapping[str, Any] | N
     """
     from graph import rules
     from graph.config import parse
+    from graph.feature import wanted
 
     config, whole = parse(application.get("args") or {}), serve or {"applications": [application]}
+    wanted(config)
     rules.check_application(whole, application, rules.Seen(config, own_front=why_serve(whole) is None))
     return config
 
 
-def ineffective(
-    application: Mapping[str, Any], serve: Mapping[str, Any], config: EnsembleConfig, agreed: EnsembleSignature
-) -> Iterator[Ineffective]:
-    """Find the settings without effect in a Serve config, beside or in one of its applications."""
-    from graph import rules
+def check(
+    application: Mapping[str, Any], serve: Mapping[str, Any] | None = None
+) -> tuple[EnsembleConfig, EnsembleSignature]:
+    """Check an application of a Serve config and its models; return its configuration and its members' signature.
 
-    seen = rules.Seen(config, len(agreed.labels), why_serve(serve) is None)
-    return rules.warnings_of_application(serve, application, seen)
+    Raises:
+        ConfigurationError: the application can't be built, or an entry of its `deployments` belongs to no deployment.
+    """
+    from graph.signature import resolve_signatures
+
+    config = check_arguments(application, serve)
+    return config, resolve_signatures(config)
 
 
 def replicas_of(application: Mapping[str, Any], config: EnsembleConfig) -> dict[str, int]:
@@ -221,12 +200,16 @@ def doubts(config: EnsembleConfig, agreed: EnsembleSignature) -> Iterator[str]:
     for member in config.members:
         if isinstance(member, LocalMember) and member.version is None:
             yield from _rolled_back(member, config)
+    for name in agreed.reordered:
+        yield f"{name} has the classes in another order than the other members; its answers are matched by their names"
     for name in agreed.unlabelled:
         yield (
             f"{name} names no classes: those of the other members are taken, in that order, and answers are wrong if "
             "its own order is another; `ensemble check` measures it"
         )
     yield from _stale_thresholds(config, agreed)
+    if ANY in config.ingress.origins:
+        yield EVERY_PAGE
 
 
 def _rolled_back(member: LocalMember, config: EnsembleConfig) -> Iterator[str]:
@@ -268,17 +251,17 @@ class Checks:
     In a process of its own, because what that loads would stay in this one. It ends by itself.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], document: Document | None = None) -> None:
         context = multiprocessing.get_context("fork")
         self._found, theirs = context.Pipe(duplex=False)
-        context.Process(target=_send, args=(config, theirs), daemon=True).start()
+        context.Process(target=_send, args=(config, document, theirs), daemon=True).start()
         theirs.close()
 
     def wait_for_arguments(self) -> None:
-        """Wait for what needs neither models nor Ray: the arguments and the entries of `deployments`.
+        """Wait for what needs neither models nor a running Ray, as `check_file` has it.
 
         Raises:
-            ConfigurationError: an application can't be served.
+            ConfigurationError: Serve or this project refuses a field or its value, or would ignore it.
             ScriptError: the process ended by something else.
         """
         self._receive()
@@ -287,7 +270,7 @@ class Checks:
         """Wait for the rest, and print the doubts; call `wait_for_arguments` before.
 
         Raises:
-            ConfigurationError: an application can't be served, or a name is like one of Serve's, and is none.
+            ConfigurationError: an application can't be served.
             ScriptError: the process ended by something else.
         """
         print(*(f"warning: {doubt}\n" for doubt in self._receive()), sep="", end="", flush=True)
@@ -302,78 +285,20 @@ class Checks:
         return received
 
 
-def _send(config: Mapping[str, Any], pipe: Connection) -> None:
+def _send(config: Mapping[str, Any], document: Document | None, pipe: Connection) -> None:
+    # What it would warn of is logged again by the process that builds the application.
+    logging.disable(logging.WARNING)
     # Nobody may wait for it any more.
     with suppress(BrokenPipeError):
         try:
-            for each in _check(config):
-                pipe.send(each)
+            check_file(config, document)
+            pipe.send(None)
+            pipe.send(list(dict.fromkeys(chain.from_iterable(_warnings(each, config) for each in ours(config)))))
         except (ConfigurationError, ScriptError, OSError, ValueError) as err:
             pipe.send(err)
-
-
-def _check(config: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield None once the arguments are checked, and the warnings once everything is."""
-    # What it would warn of is logged again by the process that builds the application.
-    logging.disable(logging.WARNING)
-    check_import_paths(config)
-    for application in ours(config):
-        check_arguments(application, config)
-    yield None
-    check_names(config)
-    check_schema(config)
-    yield list(dict.fromkeys(chain.from_iterable(_warnings(application, config) for application in ours(config))))
 
 
 def _warnings(application: Mapping[str, Any], serve: Mapping[str, Any]) -> Iterator[str]:
     """Yield the warnings about an application that is served nevertheless."""
     config, agreed = check(application, serve)
-    yield from map(str, ineffective(application, serve, config, agreed))
     yield from doubts(config, agreed)
-
-
-def check_schema(config: Mapping[str, Any]) -> None:
-    """Raise ConfigurationError for what Serve refuses or can't run, as a text where a number is due."""
-    from ray.serve.schema import ServeDeploySchema
-
-    try:
-        applications = ServeDeploySchema.model_validate(config).applications
-    except ValidationError as err:
-        raise ConfigurationError(describe(err)) from err
-    except (ImportError, AttributeError) as err:
-        raise ConfigurationError(f"a function that the configuration names can't be imported: {err}") from err
-    for each in applications:
-        names = {"name": each.name, "route_prefix": each.route_prefix or ""}
-        names |= {f"deployments.{i}.name": deployment.name for i, deployment in enumerate(each.deployments)}
-        for field, value in names.items():
-            # Ray has them in its metrics, which take nothing else; an application with another one never starts.
-            if not (value.isascii() and value.isprintable()):
-                raise ConfigurationError(f"applications: {field}: {value!r} is not ASCII; Ray takes ASCII names alone")
-
-
-def check_names(config: Mapping[str, Any]) -> None:
-    """Raise ConfigurationError for a name that is like one of Serve's fields, and is none: Serve ignores it."""
-    from ray.serve.schema import ServeDeploySchema
-
-    _check_names(config, ServeDeploySchema, "")
-
-
-def _check_names(given: Mapping[str, Any], schema: type[BaseModel], path: str) -> None:
-    for name, value in given.items():
-        if name not in schema.model_fields:
-            if meant := did_you_mean(str(name), schema.model_fields):
-                raise ConfigurationError(f"{path}{': ' if path else ''}unknown field {name!r}{meant}")
-            continue
-        below = f"{path}.{name}" if path else str(name)
-        entries = {f"{below}.{i}": each for i, each in enumerate(value)} if isinstance(value, list) else {below: value}
-        if (inner := _schema_in(schema.model_fields[name].annotation)) is not None:
-            for where, entry in entries.items():
-                if isinstance(entry, Mapping):
-                    _check_names(entry, inner, where)
-
-
-def _schema_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the schema that a field's type names, alone or in a union or a list."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((schema for each in get_args(annotation) if (schema := _schema_in(each)) is not None), None)

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from deployments.ingress.keys import UNTIL, Key, digest, parse, read
-from scripts.errors import ScriptError, check_writable, errors_in_one_line, zero_or_more
+from scripts.errors import ScriptError, errors_in_one_line
 from scripts.flags import described
 
 # By which a key is recognized wherever it turns up.
@@ -58,6 +58,8 @@ def rotate(file: Path, name: str, hours: float) -> str:
     others = _without(file, name)
     if not present:
         raise ScriptError(f"the key {name!r} has an end already; remove it, and add it again")
+    if not hours >= 0:
+        raise ScriptError(f"--hours {hours:g} is no time from now on")
     try:
         end = datetime.now(UTC) + timedelta(hours=hours)
     except OverflowError as err:
@@ -137,10 +139,11 @@ def main() -> None:
             each.add_argument("--rate", type=float, help="requests per second, for each replica of the ingress")
         if command == "rotate":
             each.add_argument(
-                "--hours", type=zero_or_more, default=24.0, help="hours until the previous key ends (default: 24)"
+                "--hours", type=float, default=24.0, help="hours until the previous key ends; default: 24"
             )
     args = parser.parse_args()
-    check_writable(parser, args.file)
+    if not args.file.parent.is_dir():
+        parser.error(f"there is no folder {args.file.parent} to write {args.file.name} to")
     with errors_in_one_line():
         if args.command == "add":
             print(add(args.file, args.name, args.rate))

@@ -40,7 +40,7 @@ def without_plugins(monkeypatch):
     """As where no distribution of packages/plugins is installed."""
     server = metadata.distribution(entry_points.SERVER).entry_points
     monkeypatch.setattr(entry_points, "entry_points", server.select)
-    monkeypatch.setattr(entry_points, "_is_installed", lambda distribution: distribution == "ensemble-models")
+    monkeypatch.setattr(entry_points, "_is_installed", lambda name: name in {"ensemble-models", "ensemble-capacity"})
     with read_anew():
         yield
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
+from deployments.contract import clock
 from deployments.contract.cpu_accounting import METER
 from deployments.contract.errors import DeadlineExceeded, EnsembleError, InferenceFailed
 from deployments.contract.item import (
@@ -25,7 +25,7 @@ from deployments.contract.item import (
     Note,
     Step,
 )
-from deployments.contract.payload import Probabilities, byte_size, gather, take
+from deployments.contract.payload import Deferred, Images, Probabilities, byte_size, gather, take
 from ensemble_serving.answer import Version
 
 logger = logging.getLogger("ray.serve")
@@ -122,6 +122,12 @@ class Batch(Generic[P]):
         return cls(gather(rows, len(row_of)), whole)
 
 
+async def made(batch: Batch[Images | Deferred]) -> Batch[Images]:
+    """Return a batch for a member; its pixels are made now if they were deferred."""
+    payload = batch.payload
+    return await payload.make(batch) if isinstance(payload, Deferred) else Batch(payload, batch.items)
+
+
 class Work(Generic[P]):
     """A node's work on a batch, from when it is made; images whose deadline has passed by then take no part in it.
 
@@ -133,7 +139,7 @@ class Work(Generic[P]):
     def __init__(self, node: str, batch: Batch[P]) -> None:
         """Begin what a trace calls `node`."""
         self._node = node
-        self.start_ns = time.time_ns()
+        self.start_ns = clock.now_ns()
         self._metered = any([item.metered for item in batch.items])
         # While nobody wants to know what work takes, nothing of the meter runs.
         self._span = METER.begin(self._metered) if self._metered or METER.is_on else None
@@ -184,7 +190,7 @@ class Work(Generic[P]):
         attributes = {**attributes, "ensemble.batch.size": len(self._before.live)}
         if self._span is not None:
             attributes |= self._taken(self._span.end(), payload, cpu_ns)
-        note = Note(self._node, self.start_ns, end_ns or time.time_ns(), attributes, PROCESS, span)
+        note = Note(self._node, self.start_ns, end_ns or clock.now_ns(), attributes, PROCESS, span)
         step = Step(note)
         items, row, kept = list(self._before.items), 0, 0
         for position, item in enumerate(items):
@@ -229,7 +235,7 @@ def predicted(
     inference began at `began_ns`, nanoseconds since the epoch, and the time since are noted, too.
     """
     if began_ns is not None:
-        end_ns = noted.setdefault("end_ns", time.time_ns())
+        end_ns = noted.setdefault("end_ns", clock.now_ns())
         waited, took = (began_ns - work.start_ns) / 1e6, (end_ns - began_ns) / 1e6
         durations = {"ensemble.queue_wait_ms": waited, "ensemble.inference_ms": took}
         noted["attributes"] = {**noted.get("attributes", NO_ATTRIBUTES), **durations}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
+from ipaddress import IPv6Network
 from typing import Literal, NamedTuple
 
 NO_HEADERS: Mapping[str, str] = {}
@@ -29,9 +31,21 @@ class Caller(NamedTuple):
     address: str = ""
 
     @property
+    def sender(self) -> str:
+        """Whose it is where each sender has a share: its API key's name, or the network of its address."""
+        return self.name or network(self.address)
+
+    @property
     def request_id(self) -> str:
         """The request's own id, where its header is kept; empty if it has none."""
         return next((self.headers[name] for name in REQUEST_IDS if self.headers.get(name)), "")
+
+
+# Bounded, since clients choose the addresses; the same few come again and again.
+@lru_cache(maxsize=1024)
+def network(address: str) -> str:
+    """Return the network that one sender may have: of an address of IPv6 its first 64 bits, else the address."""
+    return str(IPv6Network((address, 64), strict=False)) if ":" in address else address
 
 
 ANYONE = Caller()

@@ -34,12 +34,12 @@ class Meter:
         self.unmetered = 0
         self._rest_ns = 0.0
         # The span that the event loop works for, and those that other threads compute for.
-        self._at_loop: ref[Span] | None = None
-        self._elsewhere: set[Span] = set()
+        self._at_loop: ref[CpuMeasurement] | None = None
+        self._elsewhere: set[CpuMeasurement] = set()
         self._metered, self._until = 0, 0.0
         self._process_ns = self._loop_ns = 0
 
-    def begin(self, metered: bool, at_loop: bool = True) -> Span | None:
+    def begin(self, metered: bool, at_loop: bool = True) -> CpuMeasurement | None:
         """Begin a span, which the event loop works for from now on; None where nothing is metered."""
         self.look()
         if metered:
@@ -49,11 +49,11 @@ class Meter:
                 self._process_ns, self._loop_ns = time.process_time_ns(), time.thread_time_ns()
         elif not self.is_on:
             return None
-        span = Span(self, metered)
+        span = CpuMeasurement(self, metered)
         self._at_loop = ref(span) if at_loop else None
         return span
 
-    def leave(self, span: Span, threads: int) -> None:
+    def leave(self, span: CpuMeasurement, threads: int) -> None:
         """Note that the event loop leaves a span, for which `threads` more threads compute; 0 if it only waits."""
         self.look()
         span.threads += threads
@@ -61,7 +61,7 @@ class Meter:
             self._elsewhere.add(span)
         self._leave_loop(span)
 
-    def come_back(self, span: Span, threads: int) -> None:
+    def come_back(self, span: CpuMeasurement, threads: int) -> None:
         """Subtract finished threads from a span; after the last one, the event loop works for the span again."""
         self.look()
         span.threads -= threads
@@ -69,7 +69,7 @@ class Meter:
             self._elsewhere.discard(span)
             self._at_loop = ref(span)
 
-    def end(self, span: Span) -> None:
+    def end(self, span: CpuMeasurement) -> None:
         """End a span."""
         self.look()
         self._elsewhere.discard(span)
@@ -78,12 +78,12 @@ class Meter:
         if not self.keeps_rest:
             span.cpu_ns += self._taken()
 
-    def drop(self, span: Span) -> None:
+    def drop(self, span: CpuMeasurement) -> None:
         """Add the CPU time of a span that came to nothing to the rest; from any thread."""
         self._rest_ns += span.cpu_ns
         self._forget(span)
 
-    def _forget(self, span: Span) -> None:
+    def _forget(self, span: CpuMeasurement) -> None:
         if span.metered:
             self._metered -= 1
             self._until = time.monotonic() + PAUSE_S
@@ -93,7 +93,7 @@ class Meter:
         self.look()
         return self._taken()
 
-    def _leave_loop(self, span: Span) -> None:
+    def _leave_loop(self, span: CpuMeasurement) -> None:
         if self._at_loop is not None and self._at_loop() is span:
             self._at_loop = None
 
@@ -124,7 +124,7 @@ class Meter:
             self._rest_ns += used - loop
 
 
-class Span:
+class CpuMeasurement:
     """A span of work.
 
     Attributes:

@@ -7,4 +7,10 @@ INTERNAL_HINT = "the server failed on this request; its log has the cause"
 
 
 class ConfigurationError(ValueError):
-    """The configuration, or a model it names, can't be served; the message names the field and the remedy."""
+    """The configuration, or a model it names, can't be served; the message names the field and the remedy.
+
+    `args` are the problems, each of which begins with the path of its field.
+    """
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.args))

@@ -6,6 +6,8 @@ import ipaddress
 import os
 
 LOOPBACK = "127.0.0.1"
+# Of a list of names or origins: every one.
+ANY = "*"
 # The environment variable for the port where a Ray that `ensemble serve` starts exports metrics.
 RAY_METRICS_SETTING = "RAY_METRICS_PORT"
 # Environment variables of a cluster of several machines: the address under which the others reach this one, and the
@@ -25,6 +27,11 @@ def is_address(host: str) -> bool:
 def is_loopback(host: str) -> bool:
     """Tell whether an address or a name stands for the loopback interface."""
     return ipaddress.ip_address(host).is_loopback if is_address(host) else host == "localhost"
+
+
+def in_url(host: str) -> str:
+    """Return a host as URLs have it: an address of IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host
 
 
 def host_address() -> str:

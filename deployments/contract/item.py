@@ -37,7 +37,7 @@ class Note(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         node: what it did, such as `predict resnet`.
-        start_ns: when it began, nanoseconds since the epoch.
+        start_ns: when it began, by `contract.clock`.
         end_ns: when it was done.
         attributes: further facts, by OpenTelemetry's names.
         process: the host and the process id that it ran in.
@@ -68,7 +68,7 @@ class Timeline(NamedTuple):
     """The timeline of an image.
 
     Attributes:
-        queued_ns: when it began to wait for its batch, nanoseconds since the epoch.
+        queued_ns: when it began to wait for its batch, by `contract.clock`.
         left_ns: when its batch left the queue.
         steps: the nodes that worked on it, in order.
     """
@@ -137,9 +137,9 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         trace_parent: the W3C `traceparent` of the request.
-        deadline: seconds since the epoch (the graph may span machines, so no monotonic clock); None for no limit.
+        deadline: by `contract.clock`, seconds; None for no limit.
         options: what the caller asked for.
-        queued_ns: when it began to wait for a batch, nanoseconds since the epoch; 0 if it did not.
+        queued_ns: when it began to wait for a batch, by `contract.clock`; 0 if it did not.
         probe: what the image declares, read once, where it comes in; None where nobody has read it.
         image_size: width and height of the image, pixels; the transformer sets it.
         warning: a fault of the image's file; empty for none; the transformer sets it, too.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, Self
 
 import msgspec
 from pydantic import Field, model_validator
@@ -46,6 +47,17 @@ class Signature(msgspec.Struct, frozen=True):
     as_sent: bool = False
 
 
+def class_order(own: Sequence[str] | None, agreed: Sequence[str]) -> list[int] | None:
+    """Return the position of each of the ensemble's classes among a member's own; None if nothing changes.
+
+    Raises:
+        ValueError: the classes are others.
+    """
+    if own is None or not agreed or tuple(own) == tuple(agreed):
+        return None
+    return [list(own).index(label) for label in agreed]
+
+
 class MemberInterface(msgspec.Struct, frozen=True):
     """The interface that a member must have.
 
@@ -68,6 +80,9 @@ class MemberInterface(msgspec.Struct, frozen=True):
 
 class MemberConfig(Schema):
     """The configuration that every kind of member has. A kind is a subclass in `deployments/members`."""
+
+    # Whether a member of this kind may have the ensemble's classes in another order, and answers in the ensemble's.
+    matches_by_name: ClassVar[bool] = False
 
     kind: str
     name: Name = Field(description="the member's name in every answer")

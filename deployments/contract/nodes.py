@@ -29,7 +29,13 @@ Part = tuple[Sequence[int], Batch[Any]]
 
 
 class Flow(ABC):
-    """A node that returns images as soon as they are done, before others of the batch may be."""
+    """A node that returns images as soon as they are done, before others of the batch may be.
+
+    Attributes:
+        first_pixels: of a node that asks members, the keys of the pixels that it takes of every image; None for all.
+    """
+
+    first_pixels: frozenset[str] | None = None
 
     @abstractmethod
     def parts(self, batch: Batch[Any]) -> AsyncIterator[Part]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from deployments.contract.preprocessing import Preprocessing
+
 # BGR, uint8 [N,height,width,3].
 Pixels = NDArray[np.uint8]
 # The input of a member: pixels, or the images as they were sent.
 Images = Pixels | Sequence[bytes]
-# The input of each member, by the key of its `MemberInput`.
-PixelSets = Mapping[str, Images]
 # float32 [N,classes], rows that sum to 1.
 Probabilities = NDArray[np.float32]
 # Those of each member by name; a row of NaN where the member did not answer.
@@ -23,15 +23,41 @@ P = TypeVar("P")
 
 
 class Decoded(NamedTuple):
-    """An image's pixels for each preprocessing, uint8 [H,W,3] BGR, its width and height, and a fault of its file."""
+    """A decoded image.
+
+    Attributes:
+        pixels: for each preprocessing, uint8 [H,W,3] BGR.
+        size: its width and height.
+        warning: a fault of its file; empty for none.
+        make: makes the pixels for a further preprocessing.
+    """
 
     pixels: list[Pixels]
     size: tuple[int, int]
     warning: str = ""
+    make: Callable[[Preprocessing], Pixels] | None = None
+
+
+class Deferred(NamedTuple):
+    """Pixels that are made when a member asks for them, in the process that decoded the images.
+
+    Attributes:
+        images: a decoded image for each row.
+        make: makes the pixels: a batch with these as its payload, to a batch with `Pixels`.
+    """
+
+    images: Sequence[Decoded]
+    make: Callable[[Any], Coroutine[Any, Any, Any]]
+
+
+# The input of each member, by the key of its `MemberInput`.
+PixelSets = Mapping[str, Images | Deferred]
 
 
 def byte_size(payload: Any) -> int | None:
-    """Return the bytes of a payload; None if something in it is neither an array nor a byte string."""
+    """Return the bytes of a payload, without deferred pixels; None if it has other things than arrays and bytes."""
+    if isinstance(payload, Deferred):
+        return 0
     if isinstance(payload, bytes):
         return len(payload)
     if isinstance(payload, np.ndarray):
@@ -49,6 +75,8 @@ def take(payload: P, rows: Sequence[int]) -> P:
         return cast(P, payload[np.asarray(rows, np.intp)])
     if isinstance(payload, Mapping):
         return cast(P, {name: take(part, rows) for name, part in payload.items()})
+    if isinstance(payload, Deferred):
+        return cast(P, payload._replace(images=[payload.images[row] for row in rows]))
     listed = cast(Sequence[Any], payload)
     return cast(P, [listed[row] for row in rows])
 
@@ -71,6 +99,9 @@ def gather(parts: Sequence[tuple[Sequence[int], P]], count: int) -> P:
                 for name in names
             },
         )
+    if isinstance(whole, Deferred):
+        images = [(rows, cast(Deferred, part).images) for rows, part in parts if len(rows)]
+        return cast(P, whole._replace(images=gather(images, count)))
     if isinstance(whole, np.ndarray):
         arrays = [(rows, cast(NDArray[Any], part)) for rows, part in parts if len(rows)]
         if not arrays:

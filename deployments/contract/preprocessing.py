@@ -34,11 +34,6 @@ class Preprocessing(msgspec.Struct, frozen=True):
     border: Color = (0, 0, 0)
 
     @property
-    def antialiases(self) -> bool:
-        """Whether the interpolation is a filter of Pillow."""
-        return self.interpolation in {"bilinear", "bicubic", "lanczos"}
-
-    @property
     def key(self) -> str:
         """The key of its pixels among others, which is the same for the same preprocessing."""
         height, width = self.size

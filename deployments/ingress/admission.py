@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections import Counter
@@ -11,21 +10,17 @@ from contextlib import asynccontextmanager, contextmanager
 
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import (
-    DeadlineExceeded,
-    EnsembleError,
     InvalidParameter,
     Overloaded,
     OverShare,
-    SlowBody,
 )
 from deployments.contract.image_probe import PLAIN_PIXELS
 from deployments.contract.options import LOWER, Options
 from deployments.ingress.options import DEFAULT
 from deployments.ingress.pacing import RejectionPacer, ThroughputEstimator
 from deployments.ingress.settings import IngressSettings
+from deployments.ingress.uploads import Upload, Uploads
 
-# How long a body's rate does not count, and how long a body does not give way to newer ones, seconds.
-GRACE_S, YOUNG_S = 5.0, 0.25
 # For how long a client that was refused is taken to want a place, seconds.
 WANTS_S = 2.0
 # The part of the places that all requests may fill before the lower class is refused; that class may fill the least
@@ -48,8 +43,7 @@ class AdmissionController:
         self.settings = settings
         self.images = self.lower = self.size = self.pixels = 0
         self._throughput, self._shares, self._refusals = ThroughputEstimator(), Shares(), RejectionPacer()
-        # A dictionary keeps their order.
-        self._arriving: dict[Upload, None] = {}
+        self._uploads = Uploads()
 
     def check_count(self, images: int) -> None:
         """Raise InvalidParameter if a request can't hold `images` images."""
@@ -90,33 +84,18 @@ class AdmissionController:
         # A caller may wait long for its answer, but not take long to send the request.
         most_ms = self.settings.timeout_ms
         arrival = Upload(self, by, min(options.timeout_ms or most_ms, most_ms) / 1000, self.settings.min_body_rate)
-        if len(self._arriving) >= self.settings.max_arriving and not self._end_oldest(arrival.sender):
-            reason = f"{len(self._arriving)} requests are arriving; no more are admitted at a time"
-            raise self.refusal(reason, by)
-        self._arriving[arrival] = None
+        count = len(self._uploads)
+        if count >= self.settings.max_arriving and not self._uploads.preempt_one_for(arrival.sender):
+            raise self.refusal(f"{count} requests are arriving; no more are admitted at a time", by)
+        self._uploads[arrival] = None
         try:
             async with arrival.limit:
                 yield arrival
         except TimeoutError as err:
             raise arrival.error from err
         finally:
-            self._arriving.pop(arrival, None)
+            self._uploads.pop(arrival, None)
             self.size -= arrival.size
-
-    def _end_oldest(self, newer: str) -> bool:
-        """End the oldest upload of this sender; if another sender has more, end that sender's oldest.
-
-        False if nobody has more, and even the oldest arrival has only just begun.
-        """
-        counts = Counter(each.sender for each in self._arriving)
-        sender, most = counts.most_common(1)[0]
-        has_more = most > counts[newer] + 1
-        oldest = next(each for each in self._arriving if each.sender == sender or not has_more)
-        if oldest.is_young and not has_more:
-            return False
-        oldest.preempt()
-        del self._arriving[oldest]
-        return True
 
     def check(
         self,
@@ -162,9 +141,11 @@ class AdmissionController:
             raise self.refusal(f"{counted}, at {pace:.3g} a second; this request has {left_s:.3f} s left")
 
     def check_size(self, size: int, by: Caller = ANYONE) -> None:
-        """Raise Overloaded if these bytes more exceed the limit of bytes."""
-        if self.size + size > (most := self.settings.max_in_flight_bytes):
-            raise self.refusal(f"{self.size} bytes are in flight; at most {most} are admitted", by)
+        """Raise Overloaded if these bytes more exceed the limit, unless uploads of a larger sender give way."""
+        most = self.settings.max_in_flight_bytes
+        while self.size + size > most:
+            if not self._uploads.preempt_largest(by.sender, size):
+                raise self.refusal(f"{self.size} bytes are in flight; at most {most} are admitted", by)
 
     def _check_lower(self, images: int, by: Caller) -> None:
         """Raise Overloaded if most places are taken, by whomever, and the lower class has its least part of them."""
@@ -226,62 +207,6 @@ class AdmissionController:
         self.lower += images if is_lower else 0
         self.size += size
         self.pixels += pixels
-
-
-class Upload:
-    """A request whose body is still on its way.
-
-    Attributes:
-        began: when it began to arrive, seconds since the epoch.
-        sender: the name of the key, or the address, that it comes from.
-        size: bytes that have come so far.
-        limit: the timeout that ends it.
-    """
-
-    def __init__(self, admission: AdmissionController, by: Caller, timeout_s: float, slowest: int) -> None:
-        """Set where its bytes count, whose it is, its time, and the least rate in bytes per second."""
-        self.began = time.time()
-        self.size, self.sender = 0, by.name or by.address
-        self._admission, self._by, self._slowest = admission, by, slowest
-        self._start = asyncio.get_running_loop().time()
-        self._end = self._start + timeout_s
-        self._preempted: EnsembleError | None = None
-        self.limit = asyncio.timeout_at(self._start + min(GRACE_S, timeout_s))
-
-    def grow(self, size: int, whole: bool = False) -> None:
-        """Count more bytes, the last ones if it is `whole`; raises Overloaded if they exceed the limit."""
-        self._admission.check_size(size, self._by)
-        self._admission.size += size
-        self.size += size
-        if not whole and self._preempted is None:
-            # To set a timer anew costs more than the rest of this, and most bodies come in one piece.
-            self.limit.reschedule(self._due())
-
-    @property
-    def is_young(self) -> bool:
-        """Whether it has only just begun."""
-        return asyncio.get_running_loop().time() < self._start + YOUNG_S
-
-    def preempt(self) -> None:
-        """End this upload, in favour of a newer one."""
-        # Its own time may be over in this very turn of the loop.
-        if not self.limit.expired():
-            reason = "too many requests are arriving, of which this one is the oldest"
-            self._preempted = self._admission.refusal(reason, self._by)
-            self.limit.reschedule(asyncio.get_running_loop().time())
-
-    @property
-    def error(self) -> EnsembleError:
-        """The error that the request is answered with if its time is over now."""
-        if self._preempted is not None:
-            return self._preempted
-        if self._due() < self._end:
-            return SlowBody(f"the body came at less than {self._slowest} bytes a second; send it faster")
-        return DeadlineExceeded("the request's body did not arrive in its time; send it faster")
-
-    def _due(self) -> float:
-        """Return the time at which the upload ends unless more of it comes, by the event loop's clock."""
-        return min(self._start + GRACE_S + self.size / self._slowest, self._end)
 
 
 class Shares:

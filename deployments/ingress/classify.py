@@ -14,7 +14,7 @@ from starlette.responses import Response
 from deployments.contract.answer import Classification
 from deployments.contract.errors import EnsembleError
 from deployments.contract.options import Options
-from deployments.ingress import options
+from deployments.ingress import headers, options
 from deployments.ingress.error_style import AS_OBJECT
 from deployments.ingress.http import bodies
 from deployments.ingress.protocol import Protocol, Service
@@ -54,7 +54,7 @@ class Classify(Protocol):
         """Answer a request: read its options and images, and classify the images together."""
         ingress, has_query = service.ingress, request.scope["query_string"]
         in_query = options.from_query(request.query_params) if has_query else options.DEFAULT
-        asked = options.with_headers(in_query, request.headers)
+        asked = headers.with_options(in_query, request.headers)
         # Before a byte of the body is read.
         async with ingress.admission.arriving(asked, call.caller) as arrival:
             images = await bodies.images(request, ingress.admission, arrival, service.max_image_bytes)

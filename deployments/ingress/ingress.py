@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -14,6 +13,7 @@ from typing import Self
 from msgspec.structs import replace
 from opentelemetry.trace import Span
 
+from deployments.contract import clock
 from deployments.contract.answer import Answer
 from deployments.contract.batch import DEADLINE_HINT, Batch
 from deployments.contract.caller import ANYONE, Caller
@@ -64,14 +64,14 @@ class Execution:
 
     async def __call__(self, queued: Sequence[Queued], deliver: Deliver[AnswerOrError]) -> None:
         """Execute the graph on a batch, and deliver each image's outcome as soon as it is there."""
-        start_ns = time.time_ns()
+        start_ns = clock.now_ns()
         image_traces = [each.image_trace for each in queued]
         images = Batch([each.image for each in queued], tuple(each.item for each in queued))
         batch = await self.run(images, partial(_deliver, image_traces, start_ns, deliver))
         self.missing = batch.items[-1].missing
         # Once the answers are on their way; and should it fail, they are.
         asyncio.get_running_loop().call_later(
-            OBSERVE_AFTER_S, self._record, image_traces, start_ns, time.time_ns(), batch
+            OBSERVE_AFTER_S, self._record, image_traces, start_ns, clock.now_ns(), batch
         )
 
     def _record(self, image_traces: Sequence[ImageTrace], start_ns: int, end_ns: int, batch: Answered) -> None:
@@ -87,7 +87,7 @@ class Execution:
         """
         done: list[Part] = []
         deadlines = [item.deadline for item in images.items if item.deadline is not None]
-        patience = max(deadlines) - time.time() if len(deadlines) == len(images.items) else None
+        patience = max(deadlines) - clock.now() if len(deadlines) == len(images.items) else None
         error: EnsembleError | None = None
         try:
             # An execution that hangs would hold its concurrency slot for ever, while nobody waits for it any more.
@@ -192,14 +192,14 @@ class Ingress:
         self.admission.check_count(len(images))
         if options.top_k is not None and options.top_k > self._class_count:
             raise InvalidParameter(f"top_k must be between 1 and {self._class_count}, the number of classes")
-        now = time.time()
+        now = clock.now()
         deadline = (began or now) + (options.timeout_ms or self.admission.settings.timeout_ms) / 1000
         if trace is None or not trace.parent:
             trace = Trace(continue_trace(None))
         size, is_lower, left_s = sum(map(len, images)), options.priority >= LOWER, deadline - now
         # Before each image's markers are read, which takes a millisecond of each that has many.
         self.admission.check(len(images), size, by, left_s=left_s, is_lower=is_lower)
-        item = Item(trace.parent, deadline, options, time.time_ns(), caller=by)
+        item = Item(trace.parent, deadline, options, clock.now_ns(), caller=by)
         queued = [
             self.queue.prepare(image, item, place, trace)
             for image, place in zip(images, places or range(len(images)), strict=True)
@@ -276,7 +276,7 @@ def _deliver(
     outcomes: list[AnswerOrError] = []
     for position, item in zip(positions, part.items, strict=True):
         image_trace = image_traces[position]
-        image_trace.done_ns = time.time_ns()
+        image_trace.done_ns = clock.now_ns()
         timeline = image_trace.trace.timeline = Timeline(image_trace.queued_ns, start_ns, item.steps)
         outcome = next(answers) if item.error is None else item.error
         if item.options.timings and isinstance(outcome, Answer):

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from reprlib import Repr
 from typing import Any
-from urllib.parse import parse_qsl
 
 import msgspec
-from msgspec.structs import replace
 
 from deployments.contract.errors import InvalidParameter
-from deployments.contract.options import LOWER, Options
+from deployments.contract.options import Options
 
 NAMES = frozenset(Options.__struct_fields__)
-HEADER = "ensemble-options"
 # Triton's name for the parameter of a request's deadline.
 TIMEOUT = "timeout"
-# Of the header `Priority`: work in the background. Browsers set the urgencies above it by themselves.
-# https://www.rfc-editor.org/rfc/rfc9218#section-4.1
-BACKGROUND = re.compile(r"(?:^|,)\s*u=7\s*(?:[,;]|$)")
 # Characters of a value of the caller's that an error quotes; of an option that is text, and of a request's id.
 MOST_QUOTED, MOST_OF_TEXT = 40, 1000
 BEGINNING = Repr()
@@ -61,30 +54,6 @@ def from_keywords(keywords: Mapping[str, Any], strict: bool = True) -> Options:
     if unknown := sorted(set(keywords) - NAMES):
         raise InvalidParameter(f"there is no parameter {unknown[0][:MOST_QUOTED]!r}; there are {sorted(NAMES)}")
     return _convert(dict(keywords), strict)
-
-
-def with_headers(options: Options, headers: Mapping[str, str]) -> Options:
-    """Add the options of a request's headers.
-
-    `Ensemble-Options` has options as a query has them, `top_k=3&members=true`, for clients that can't change the path.
-    `Cache-Control` controls a cache by `no-store` or `no-cache`. `Priority: u=7` is the lower class for a request that
-    has no priority otherwise.
-
-    Raises:
-        InvalidParameter: one is unknown, of the wrong type or out of bounds.
-    """
-    if (given := headers.get(HEADER)) is not None:
-        named = from_query(dict(parse_qsl(given, keep_blank_values=True)))
-        options = replace(options, **{n: v for n in NAMES if (v := getattr(named, n)) != getattr(DEFAULT, n)})
-    if not options.priority and BACKGROUND.search(headers.get("priority", "")):
-        options = replace(options, priority=LOWER)
-    control = headers.get("cache-control")
-    if control is None:
-        return options
-    directives = {directive.strip().lower() for directive in control.split(",")}
-    if "no-store" in directives:
-        return replace(options, cache="no-store")
-    return replace(options, cache="no-cache") if "no-cache" in directives else options
 
 
 def _convert(values: dict[str, Any], strict: bool = True) -> Options:

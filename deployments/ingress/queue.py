@@ -1,9 +1,4 @@
-"""Where admitted images wait: single images in, batches through the graph.
-
-Serve's own `@serve.batch` cuts a batch when its wait is over, even while every concurrency slot is taken, so
-under load it queues many small batches, and an idle server makes a lone request wait. Here a batch is cut when a slot
-is free: a lone request leaves at once, and images that arrive while the graph is busy leave together.
-"""
+"""Where admitted images wait: single images in, batches through the graph."""
 
 from __future__ import annotations
 
@@ -19,11 +14,13 @@ from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
+from deployments.contract import clock
 from deployments.contract.answer import Answer
 from deployments.contract.errors import EnsembleError
 from deployments.contract.image_probe import ImageProbe
 from deployments.contract.item import Item
 from deployments.contract.options import LOWER
+from deployments.ingress.batching import Batching, LowPriorityBatching
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import ImageTrace, Trace
 
@@ -36,101 +33,7 @@ Deliver = Callable[[Sequence[int], Sequence[R]], None]
 # A request may hold 64 images, and one that comes a moment later shall not wait for all of them. So the images beyond
 # its first batch take their turns as if they came one batch after the other.
 BATCHES_APART_NS = 200_000_000
-# While the usual class sends, an image of the lower class leaves alone: when no image of the usual class is there, or
-# when so many have come since the last one. One for every 16 raised the usual class' p99 by half near the capacity. An
-# image that runs is not interrupted: after `InferRequest.cancel` OpenVINO 2026.4 gives wrong scores to other batches.
-# A client that has sent is expected to send again for this time.
-USUAL_PER_LOWER, SENDS_S = 64, 1.0
-# After waits in vain the next ones are left out, twice as many each time, up to so many.
-MOST_SKIPPED = 64
 AnswerOrError = Answer | EnsembleError
-
-
-class Batching:
-    """Decides when a batch leaves: when a concurrency slot is free, at once or after a short wait.
-
-    It decides by counts and a clock alone, so that it can be simulated as well as served.
-
-    Clients that have just been answered usually send again at once. If the first image to come left alone, the others
-    would wait for its batch. So after a batch of several images the next one waits until as many have come, for no
-    longer than a share of the time that the batch took. Where clients do not send again, these waits are left out.
-
-    Beside others in flight a batch leaves once it is as large as these on average, or has waited as long as the last
-    batch took. A smaller one would leave fewer images for the next batch, and its clients would go on sending at
-    another time than the rest.
-
-    Attributes:
-        in_flight: the number of batches that have left and not ended.
-        waits: the number of batches that waited for the clients of the batch before.
-        waited_s: the time of these waits together, seconds.
-    """
-
-    def __init__(self, settings: Callable[[], IngressSettings], clock: Callable[[], float]) -> None:
-        """Set where the limits in force are read, and a clock, seconds."""
-        self._settings, self._clock = settings, clock
-        self.in_flight = self._images = 0
-        self.waits, self.waited_s = 0, 0.0
-        # When the oldest image that waits arrived, and how long the last batch took.
-        self._since = self._took = 0.0
-        # Clients that were answered and have not sent again; of how many, since when and until when they are awaited.
-        self._missing = self._expected = 0
-        self._ended = self._until = 0.0
-        self._skip = self._skipped = 0
-
-    def arrived(self, waiting: int) -> None:
-        """Note that an image arrived; `waiting` images wait now."""
-        now = self._clock()
-        if waiting == 1:
-            self._since = now
-        if self._missing and now < self._until:
-            self._missing -= 1
-
-    def leaves_at(self, waiting: int) -> float | None:
-        """Return the time at which a batch leaves if nothing else happens, by the clock; None if no batch leaves."""
-        if not waiting:
-            return None
-        settings = self._settings()
-        if self.in_flight >= settings.max_concurrent_batches:
-            return None
-        now = self._clock()
-        if waiting >= settings.max_batch_size:
-            return now
-        due = self._since + settings.batch_wait_ms / 1000
-        if waiting * self.in_flight < self._images:
-            due = max(due, self._since + self._took)
-        return max(now, due, self._until if self._missing else now)
-
-    def left(self, images: int) -> float:
-        """Note that a batch leaves, and return the time, by the clock."""
-        now = self._clock()
-        self.in_flight += 1
-        self._images += images
-        if self._until > self._ended:
-            self._judge(now)
-        return now
-
-    def _judge(self, now: float) -> None:
-        """Leave out waits if this one was in vain: of the clients that it was for, half have not come."""
-        self.waits += 1
-        self.waited_s += min(now, self._until) - self._ended
-        in_vain = now >= self._until and 2 * self._missing > self._expected
-        self._skip = min(MOST_SKIPPED, max(1, 2 * self._skip)) if in_vain else 0
-        self._skipped = 0
-        self._missing, self._until = 0, self._ended
-
-    def ended(self, images: int, left: float) -> None:
-        """Note that a batch ended, and when the batch had left."""
-        self.in_flight -= 1
-        self._images -= images
-        now = self._clock()
-        self._took = now - left
-        if images == 1:
-            return
-        if self._skipped < self._skip:
-            self._skipped += 1
-            return
-        self._missing = self._expected = self._missing + images
-        self._ended, self._until = now, now + self._took * self._settings().refill_share
 
 
 class Batcher(Generic[T, R]):
@@ -142,6 +45,7 @@ class Batcher(Generic[T, R]):
         size: Callable[[T], int],
         settings: Callable[[], IngressSettings],
         turn: Callable[[T], int] = lambda _: 0,
+        batching: Batching | None = None,
     ) -> None:
         """Create a batcher.
 
@@ -149,6 +53,7 @@ class Batcher(Generic[T, R]):
             run: receives each batch, and passes each item's result on once.
             size: returns an item's bytes.
             settings: returns the limits in force.
+            batching: decides when batches leave; default: a `Batching` of the limits.
             turn: returns the time from which an item may leave, nanoseconds since the epoch. Items leave by their
                 turns, in the order of arrival. An item whose turn is still to come leaves if no other waits, but not
                 in a batch with others.
@@ -157,7 +62,7 @@ class Batcher(Generic[T, R]):
         self._run = run
         self._size = size
         self._settings = settings
-        self.batching = Batching(settings, time.monotonic)
+        self.batching = batching or Batching(settings, time.monotonic)
         self._pending: dict[asyncio.Future[R], T] = {}
         self._running: set[asyncio.Task[None]] = set()
         # Futures with their results or exceptions, and the methods that set them.
@@ -196,7 +101,7 @@ class Batcher(Generic[T, R]):
             self._timer.cancel()
             self._timer = None
         loop = asyncio.get_running_loop()
-        while (leaves_at := self.batching.leaves_at(len(self._pending))) is not None:
+        while self._pending and (leaves_at := self.batching.leaves_at(len(self._pending))) is not None:
             wait_s = leaves_at - time.monotonic()
             if wait_s > TICK_S:
                 self._timer = loop.call_later(wait_s, self.dispatch)
@@ -211,7 +116,8 @@ class Batcher(Generic[T, R]):
 
     def _cut(self) -> dict[asyncio.Future[R], T]:
         batch: dict[asyncio.Future[R], T] = {}
-        total, settings, now = 0, self._settings(), time.time_ns()
+        total, settings, now = 0, self._settings(), clock.now_ns()
+        most = 1 if self.batching.leaves_alone else settings.max_batch_size
         turns = {future: self._turn(item) for future, item in self._pending.items()}
         waiting = sorted(turns, key=turns.__getitem__)
         has_due = turns[waiting[0]] <= now
@@ -220,7 +126,7 @@ class Batcher(Generic[T, R]):
             total += self._size(item)
             if has_due and turns[future] > now:
                 break
-            if len(batch) == settings.max_batch_size or (batch and total > settings.max_batch_bytes):
+            if len(batch) == most or (batch and total > settings.max_batch_bytes):
                 break
             batch[future] = item
         for future in batch:
@@ -302,13 +208,19 @@ class Queue:
         """
         self._execute, self._settings, self._probe, self._knows = execute, settings, probe, knows
         # Large images that are decoded apart go alone, by their size: the others of a batch would wait for the last.
-        self._batchers = self._plain, self._isolated, self._known, self._lower = tuple(
-            Batcher[Queued, AnswerOrError](run, attrgetter("size"), limits, attrgetter("turn_ns"))
-            for run, limits in (*[(execute, settings)] * 3, (self._execute_lower, self._lower_limits))
-        )
-        self._plain.then = self._isolated.then = self._lower.dispatch
-        # When an image of the usual class came last, seconds, and how many since an image of the lower class left.
-        self._came, self._since_lower = float("-inf"), 0
+        self._plain, self._isolated, self._known = (self._batcher() for _ in range(3))
+        normal = (self._plain, self._isolated)
+        deciding = [each.batching for each in normal]
+        self._low = self._batcher(LowPriorityBatching(settings, time.monotonic, deciding, self._is_idle))
+        self._plain.then = self._isolated.then = self._low.dispatch
+        self._batchers = (*normal, self._known, self._low)
+
+    def _batcher(self, batching: Batching | None = None) -> Batcher[Queued, AnswerOrError]:
+        return Batcher(self._execute, attrgetter("size"), self._settings, attrgetter("turn_ns"), batching)
+
+    def _is_idle(self) -> bool:
+        """Tell whether no image of normal priority waits or is in flight."""
+        return not any(each.waiting or each.batching.in_flight for each in (self._plain, self._isolated))
 
     @property
     def waiting(self) -> int:
@@ -339,21 +251,6 @@ class Queue:
         if self._knows is not None and self._knows(queued.image, queued.item):
             return self._known.submit(queued)
         if queued.item.options.priority >= LOWER:
-            return self._lower.submit(queued)
-        self._came, self._since_lower = time.monotonic(), self._since_lower + 1
+            return self._low.submit(queued)
         is_plain = queued.item.probe is not None and queued.item.probe.is_plain
         return (self._plain if is_plain else self._isolated).submit(queued)
-
-    def _lower_limits(self) -> IngressSettings:
-        """Return the limits of the lower class, which takes what the usual class leaves, and a small share at least."""
-        settings = self._settings()
-        if time.monotonic() >= self._came + SENDS_S:
-            return settings
-        usual = (self._plain, self._isolated)
-        is_idle = not any(each.waiting or each.batching.in_flight for each in usual)
-        slots = 1 if is_idle or self._since_lower >= USUAL_PER_LOWER else 0
-        return settings.model_copy(update={"max_batch_size": 1, "max_concurrent_batches": slots})
-
-    async def _execute_lower(self, batch: Sequence[Queued], deliver: Deliver[AnswerOrError]) -> None:
-        self._since_lower = 0
-        await self._execute(batch, deliver)

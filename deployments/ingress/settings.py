@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from deployments.contract.caller import FairBy
 from deployments.contract.settings import MIB, Schema
 from deployments.entry_points import PROTOCOLS, names, not_installed
 
 Host = Annotated[str, Field(pattern=r"^(\*|\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)$", max_length=253)]
+
+
+def _as_sent(origin: str) -> str:
+    """Return an origin as browsers send it: in small letters, and without its scheme's own port."""
+    scheme, _, host = origin.lower().partition("://")
+    return f"{scheme}://{host.removesuffix({'http': ':80', 'https': ':443'}[scheme])}" if host else origin
+
+
+# https://developer.mozilla.org/en-US/docs/Web/HTTP/Reference/Headers/Origin
+Origin = Annotated[
+    str,
+    Field(pattern=r"^(\*|https?://([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?)$", max_length=300),
+    AfterValidator(_as_sent),
+]
 # Commas and opening brackets of a JSON document whose images are base64: three for each image, and more for parameters.
 MOST_ELEMENTS = 32_768
 
@@ -73,6 +87,11 @@ class IngressSettings(Schema):
         description="host names that clients may use besides addresses and localhost; `.example.com` for all below it, "
         "`*` for any; default: any if the server listens beyond loopback, else none. Web pages of named hosts may send "
         "requests that change something",
+    )
+    origins: tuple[Origin, ...] = Field(
+        (),
+        description="origins such as `https://app.example` whose web pages may send requests and read the answers; "
+        "`*` for any",
     )
     max_request_bytes: int = Field(32 * MIB, ge=1024, le=1024 * MIB, description="body of one request, bytes")
 

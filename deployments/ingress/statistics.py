@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from deployments.contract import clock
 from deployments.contract.batch import Batch
 from deployments.observe.observer import ImageTrace
 
@@ -73,7 +74,7 @@ class Statistics:
     def __init__(self) -> None:
         self._images = InferenceStatistics()
         self._batches: dict[int, BatchStatistics] = {}
-        self._last_ms = self._answered = self._executed = 0
+        self._last_ns = self._answered = self._executed = 0
 
     def batch(self, image_traces: Sequence[ImageTrace], start_ns: int, end_ns: int, batch: Batch[Any]) -> None:
         """Count a batch that left the queue at `start_ns` and was back at `end_ns`, nanoseconds since the epoch."""
@@ -84,7 +85,7 @@ class Statistics:
         if not live:
             return
         size = len(batch.items)
-        self._last_ms, self._answered, self._executed = end_ns // 10**6, self._answered + len(live), self._executed + 1
+        self._last_ns, self._answered, self._executed = end_ns, self._answered + len(live), self._executed + 1
         steps = batch.items[live[0]].steps
         first, last = (steps[0].note, steps[-1].note) if len(steps) > 1 else (None, None)
         before_ns = first.end_ns - first.start_ns if first else 0
@@ -103,7 +104,7 @@ class Statistics:
         return ModelStatistics(
             name,
             version,
-            self._last_ms,
+            clock.by_system_ns(self._last_ns) // 10**6 if self._last_ns else 0,
             self._answered,
             self._executed,
             self._images,

@@ -1,4 +1,4 @@
-"""The kinds of members: this project's, one file each, and the kinds of other packages."""
+"""The kinds of members: this project's, one file each, and the kinds of plugins."""
 
 from __future__ import annotations
 

@@ -75,6 +75,8 @@ class LoadedModel(Node[Pixels, Probabilities], Protocol):
 class LocalMember(MemberConfig):
     """One model of a repository; see `VersionedMember`, of which kinds are subclasses."""
 
+    matches_by_name = True
+
     # A name, or the address of a model's own folder.
     model: Annotated[str, AfterValidator(check_model)] | None = Field(
         None, description="folder in the model repository, or the path or address of one elsewhere; default: the name"

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from deployments.contract.member import MemberInterface, Signature, preprocessing_fields
+from deployments.contract.member import MemberInterface, Signature, class_order, preprocessing_fields
 from deployments.members.local import LoadedModel
 from deployments.members.openvino_config import OpenVinoConfig
 from deployments.repository.address import RepositoryAddress
@@ -40,4 +40,5 @@ class OpenVino(OpenVinoConfig):
         """See `LocalMember.load`."""
         from deployments.members.predictor import Predictor
 
-        return Predictor(self, model, interface.size, max_batch_size)
+        order = class_order(model.labels, interface.labels)
+        return Predictor(self, model, interface.size, max_batch_size, order)

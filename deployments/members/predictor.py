@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,20 +12,20 @@ from typing import Any, TypeVar
 import numpy as np
 import openvino as ov
 
+from deployments.contract import clock
 from deployments.contract.batch import NO_SCORES, Batch, Work, crashed, predicted
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import STREAMS, THREADS, AttributeValue
 from deployments.contract.payload import Pixels, Probabilities
-from deployments.cpus import available_cpus
+from deployments.cpus import available_cores
 from deployments.members.local import Health
 from deployments.members.openvino_autotune import best_streams
 from deployments.members.openvino_config import OpenVinoConfig
 from deployments.repository.errors import ModelError, reason
-from deployments.repository.network import load, with_softmax
+from deployments.repository.heads import in_order, recognize, with_head
+from deployments.repository.network import load
 from deployments.repository.repository import Model
 
-# A row that sums to 1 within this, without negative values, is a distribution already.
-SIMPLEX_TOLERANCE = 1e-3
 # Images in one inference: more at once are no faster on a CPU, and each size takes memory and time to warm up.
 MOST_AT_ONCE = 8
 # OpenVINO's binding calls nobody back for an inference that fails while it runs. So an inference that takes longer than
@@ -39,8 +39,17 @@ S = TypeVar("S", Pixels, range)
 class Predictor:
     """Runs one member, asynchronously: OpenVINO's threads compute while the event loop goes on."""
 
-    def __init__(self, config: OpenVinoConfig, model: Model, size: tuple[int, int], max_batch_size: int) -> None:
+    def __init__(
+        self,
+        config: OpenVinoConfig,
+        model: Model,
+        size: tuple[int, int],
+        max_batch_size: int,
+        order: Sequence[int] | None = None,
+    ) -> None:
         """Compile the model for pixels of a size, height and width, and warm up each part that a batch may become.
+
+        With an `order` the answers have the model's classes in that order.
 
         Raises:
             ConfigurationError: the model can't be read, is no classifier, or can't run on pixels of that size.
@@ -50,7 +59,7 @@ class Predictor:
         self.version = model.version
         self._operation = config.operation
         self._file = model.path
-        self._threads = config.threads or available_cpus()
+        self._threads = config.threads or available_cores()
         self._least_at_once = config.least_at_once
         self.health = Health(config.name)
         self._closed = False
@@ -67,12 +76,16 @@ class Predictor:
             streams = self._streams(network, config, size)
             self._compile(network, config, streams)
             sample = np.random.default_rng(0).integers(0, 256, (self._batch_limit or 1, *size, 3), np.uint8)
-            if not is_distribution(infer_now(self._requests[0], sample)):
-                self._compile(with_softmax(network), config, streams)
+            head = recognize(network, infer_now(self._requests[0], sample))
+            if head != "softmax" or order is not None:
+                network = with_head(network, head)
+                self._compile(network if order is None else in_order(network, order), config, streams)
             for batch_size in self._part_sizes(max_batch_size):
                 pixels = np.zeros((self._batch_limit or batch_size, *size, 3), np.uint8)
                 for request in self._requests:
                     infer_now(request, pixels)
+        except ModelError as err:
+            raise ConfigurationError(f"members: {self.name!r}: {err}, when you prepare it") from err
         except RuntimeError as err:
             raise ConfigurationError(f"model {model.name!r} does not run on pixels of {size}: {reason(err)}") from err
 
@@ -145,7 +158,7 @@ class Predictor:
             return crashed(work, self.name, attributes=attributes)
         if parts:
             self.health.failures = 0
-        end_ns = time.time_ns()
+        end_ns = clock.now_ns()
         began_ns = min((began_ns for _, began_ns in parts), default=end_ns)
         scores = np.concatenate([part for part, _ in parts]) if parts else NO_SCORES
         versions = [self.version] * len(scores)
@@ -183,7 +196,7 @@ class Predictor:
         tensor = ov.Tensor(np.require(pixels, requirements=("C", "W")), shared_memory=True)
         with work.elsewhere():
             request = await self._idle.get()
-        began_ns = time.time_ns()
+        began_ns = clock.now_ns()
 
         def finish() -> None:
             # Runs whether or not the caller still waits: a request goes back only when its inference is over, and once.
@@ -250,8 +263,3 @@ def infer_now(request: ov.InferRequest, pixels: Pixels) -> Probabilities:
 def _fixed_batch(network: ov.Model) -> int | None:
     batch = network.input(0).get_partial_shape()[0]
     return None if batch.is_dynamic else int(batch.get_length())
-
-
-def is_distribution(scores: Probabilities) -> bool:
-    """Return whether every row is a distribution, so that it needs no softmax."""
-    return bool(scores.min() >= 0 and np.abs(scores.sum(axis=1) - 1).max() <= SIMPLEX_TOLERANCE)

@@ -36,7 +36,7 @@ def check(config: LocalMember, model: Model, interface: MemberInterface) -> None
     signature = config.describe(model)
     if signature.classes not in {None, len(interface.labels)}:
         raise ConfigurationError(f"it has {signature.classes} classes; the ensemble has {len(interface.labels)}")
-    if signature.labels not in {None, interface.labels}:
+    if signature.labels is not None and set(signature.labels) != set(interface.labels):
         raise ConfigurationError("its labels are not the ensemble's")
     if signature.size not in {None, interface.size}:
         raise ConfigurationError(f"it takes {signature.size}; the member gets {interface.size}")

@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from importlib.metadata import entry_points
 
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
 from deployments.contract.errors import ConfigurationError
+from deployments.entry_points import find
 
 logger = logging.getLogger("ray.serve")
 
@@ -55,19 +55,11 @@ def _otlp(environment: Mapping[str, str]) -> str:
 
 
 def _exporter(name: str) -> SpanExporter:
-    installed = entry_points(group=EXPORTERS)
-    if name not in installed.names:
-        hint = (
-            "" if FILE in installed.names else f"; {FILE!r} is part of ensemble-capacity, which is not installed here"
-        )
-        raise ConfigurationError(
-            f"OTEL_TRACES_EXPORTER: {name!r} is none of {sorted({'otlp', 'none', *installed.names})}{hint}"
-        )
     try:
-        made: SpanExporter = installed[name].load()()
+        made: SpanExporter = find(EXPORTERS, name)()
     # What a package of others raises may be anything.
     except Exception as err:
-        raise ConfigurationError(f"OTEL_TRACES_EXPORTER: {name!r} can't be used: {type(err).__name__}: {err}") from err
+        raise ConfigurationError(f"OTEL_TRACES_EXPORTER: {name!r} can't be used: {err!r}") from err
     return made
 
 

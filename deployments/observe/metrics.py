@@ -237,7 +237,7 @@ def report_periodically(report: Callable[[], None], name: str) -> None:
             try:
                 report()
             except Exception:
-                logger.exception("%s are not reported this time", name)
+                logger.exception("%s: not reported this time", name)
             time.sleep(STATE_INTERVAL_S)
 
     threading.Thread(target=forever, name=name, daemon=True).start()

@@ -231,7 +231,7 @@ class AutoscalingStats:
                 self._alone.append(time.perf_counter() - began)
 
     def stats(self) -> dict[str, float]:
-        """Return the figures that a replica reports; `graph.scaling.latency` reads them.
+        """Return the figures that a replica reports; `ensemble_features.scaling` reads them.
 
         `alone_s` is the median of how long a call took that began while no other was under way, seconds; 0 before any.
         `spread` is their variance, divided by the square of their mean, as their middle two thirds have it, and

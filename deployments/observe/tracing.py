@@ -21,6 +21,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from deployments.contract import clock
 from deployments.contract.item import PROCESS, AttributeValue, Item, Note
 from deployments.observe.observer import ImageTrace, Trace
 
@@ -126,8 +127,8 @@ class Tracing:
             attributes,
             links=tuple(links),
             status=status,
-            start_time=start_ns,
-            end_time=end_ns,
+            start_time=clock.by_system_ns(start_ns),
+            end_time=clock.by_system_ns(end_ns),
             instrumentation_scope=SCOPE,
         )
         self._processor.on_end(made)

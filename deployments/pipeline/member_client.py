@@ -6,17 +6,19 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 from pydantic import Field
 
-from deployments.contract.batch import Batch
+from deployments.contract import clock
+from deployments.contract.batch import Batch, made
 from deployments.contract.errors import DeadlineExceeded, EnsembleError, NoReplica
 from deployments.contract.nodes import Node
-from deployments.contract.payload import Images, PixelSets, Probabilities
+from deployments.contract.payload import Deferred, Images, PixelSets, Probabilities
 from deployments.contract.settings import Schema
 
 logger = logging.getLogger("ray.serve")
@@ -26,7 +28,7 @@ MAX_LATE = 4
 # Seconds that a member must have had before it counts as late, where `patience_ms` is not set: an answer that is
 # missing after a short deadline does not show that the member is slow.
 LEAST_FAIR_S = 1.0
-INTERNAL_HINT = "a member failed on this image; the server's log has the cause"
+MEMBER_FAILED = "a member failed on this image; the server's log has the cause"
 
 # A member's share of the time that a batch has left, where `patience_ms` is not set; the nodes after it have the rest.
 PATIENT_SHARE = 0.8
@@ -57,7 +59,7 @@ def member_deadlines(
         patience_ms: the longest that it may take; None for no bound of its own.
         turns: how many members are asked one after the other from now on; they share the time that is left.
     """
-    now, found = time.time(), dict[float, list[int]]()
+    now, found = clock.now(), dict[float, list[int]]()
     longest = math.inf if patience_ms is None else patience_ms / 1000
     for position, item in enumerate(batch.items):
         left = math.inf if item.deadline is None else PATIENT_SHARE / turns * (item.deadline - now)
@@ -151,14 +153,15 @@ class MemberClient:
         self._slow = self.breaker.reason
 
     def ask(self, batch: Batch[PixelSets], waits: bool = False) -> Call:
-        """Send the batch to the member; raise NoReplica if it has none and is spared, unless the batch `waits`."""
+        """Send the batch to the member. If it has no replica and is spared, the call fails unless the batch `waits`."""
         self._tried = time.monotonic()
-        mine, is_spared = Batch(batch.payload[self._member.pixels], batch.items), self._is_spared
-        if waits or is_spared is None:
-            return asyncio.ensure_future(self._member.node(mine))
-        return asyncio.ensure_future(self._call_now(mine, is_spared))
+        pixels, is_spared = batch.payload[self._member.pixels], self._is_spared
+        call = self._member.node if waits or is_spared is None else partial(self._call_now, is_spared)
+        if isinstance(pixels, Deferred):
+            return asyncio.ensure_future(_call_when_made(call, Batch(pixels, batch.items)))
+        return asyncio.ensure_future(call(Batch(pixels, batch.items)))
 
-    async def _call_now(self, batch: Batch[Images], is_spared: Callable[[], bool]) -> Batch[Probabilities]:
+    async def _call_now(self, is_spared: Callable[[], bool], batch: Batch[Images]) -> Batch[Probabilities]:
         hurried = tuple(replace(item, waits_for_replica=False) for item in batch.items)
         try:
             return await self._member.node(Batch(batch.payload, hurried))
@@ -205,7 +208,7 @@ class MemberClient:
         except Exception:
             # The caller gets a code, and the log the cause.
             logger.exception("member %r failed on a batch", self.name)
-        return EnsembleError(INTERNAL_HINT)
+        return EnsembleError(MEMBER_FAILED)
 
     def _give_up(self, call: Call, left_s: float) -> None:
         """Wait no longer; the member is late unless it answers in the rest of its fair time."""
@@ -227,6 +230,12 @@ class MemberClient:
         self._late.discard(call)
         if not call.cancelled() and (fault := _fault(self._result(call))):
             self.breaker.reason = fault
+
+
+async def _call_when_made(
+    call: Callable[[Batch[Images]], Awaitable[Batch[Probabilities]]], batch: Batch[Images | Deferred]
+) -> Batch[Probabilities]:
+    return await call(await made(batch))
 
 
 def _fault(outcome: MemberOutcome) -> EnsembleError | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from deployments.private import changeable_by_others
+from deployments.folder_permissions import changeable_by_others
 
 # Where this project's packages are; an editable install finds them by no folder of the import path.
 PACKAGES = Path(__file__).resolve().parents[2]

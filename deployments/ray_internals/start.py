@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING, cluster_port, host_address
+from deployments.cpus import available_cpus
 from deployments.ray_internals.compatibility import AGENT, SERVE_INTERFACE, START_HOOK, WORKER_HOOK, set_switches
 from deployments.ray_internals.dashboard import PORT
 
@@ -105,7 +106,9 @@ def ray_start(folder: Path, *arguments: str) -> str | None:
     if (problem := WORKER_HOOK.problem()) is None:
         os.environ[IN_EVERY_WORKER] = APPEND_FOLDER
     # Workers listen at random ports, and not in the range of `ray start`, in which another process may have a port.
-    common = ["--include-log-monitor=false", "--min-worker-port=0", "--max-worker-port=0"]
+    # Ray would round a quota of half a CPU down to none, on which nothing can be placed.
+    cpus = f"--num-cpus={available_cpus()}"
+    common = [cpus, "--include-log-monitor=false", "--min-worker-port=0", "--max-worker-port=0"]
     sys.argv = ["ray", "start", f"--temp-dir={folder}", f"--node-ip-address={host_address()}", *common, *arguments]
     [command] = metadata.entry_points(group="console_scripts", name="ray")
     with redirect_stdout(StringIO()) as printed:

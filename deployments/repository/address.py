@@ -67,7 +67,7 @@ def source_class(scheme: str) -> type[Source]:
     """Return the class that reads the addresses of a scheme.
 
     Raises:
-        SourceError: no installed package serves the scheme, or the package can't be imported.
+        SourceError: no installed plugin serves the scheme, or the plugin can't be imported.
     """
     known = names(REPOSITORIES)
     if scheme not in known:

@@ -7,7 +7,9 @@ import openvino as ov
 from openvino import opset13
 from openvino.preprocess import PrePostProcessor
 
+from deployments.repository.content import no_model
 from deployments.repository.errors import ModelError, reason
+from deployments.repository.heads import one_output, with_two_classes
 from deployments.repository.layout import layout_of
 from deployments.repository.repository import Model
 
@@ -26,7 +28,7 @@ def load(model: Model) -> ov.Model:
     if len(network.inputs) != 1 or len(network.outputs) != 1:
         raise ModelError(
             f"model {model.name!r} has {len(network.inputs)} inputs and {len(network.outputs)} outputs; "
-            "a member has one image input and one output of class scores"
+            "a member has one image input and one output of class scores: choose it by `ensemble prepare --output`"
         )
     drop_output_quantization(network)
     try:
@@ -48,6 +50,12 @@ def load(model: Model) -> ov.Model:
         network.reshape(fixed)
     squeeze_scores(network)
     output = network.output(0).get_partial_shape()
+    if output.rank.is_static and len(output) == 2 and output[1] == 1:
+        try:
+            with_two_classes(network, one_output(network))
+        except ModelError as err:
+            raise ModelError(f"model {model.name!r}: {err}; prepare it by `ensemble prepare`") from err
+        output = network.output(0).get_partial_shape()
     if output.rank.is_dynamic or len(output) != 2 or output[1].is_dynamic:
         raise ModelError(f"model {model.name!r} answers {output}; a member answers [N, classes]")
     return network
@@ -59,21 +67,14 @@ def read(model: Model) -> ov.Model:
     Raises:
         ModelError: OpenVINO can't read it.
     """
+    if model.path.is_file() and (what := no_model(model.path)):
+        raise ModelError(f"{model.path} is {what}")
     core = ov.Core()
     core.set_property({"ENABLE_MMAP": False})
     try:
         return core.read_model(model.path)
     except RuntimeError as err:
         raise ModelError(f"OpenVINO can't read {model.path}: {reason(err)}") from err
-
-
-def with_softmax(network: ov.Model) -> ov.Model:
-    """Append a softmax over the classes to a model."""
-    result = network.get_results()[0]
-    softmax = opset13.softmax(result.input_value(0), axis=1)
-    result.input(0).replace_source_output(softmax.output(0))
-    network.validate_nodes_and_infer_types()
-    return network
 
 
 def set_answer(network: ov.Model, answer: ov.Output) -> None:
@@ -85,20 +86,27 @@ def set_answer(network: ov.Model, answer: ov.Output) -> None:
 
 
 def drop_output_quantization(network: ov.Model) -> None:
-    """Remove the quantization behind an int8 model's softmax: rounded to 8 bits, probabilities need not sum to 1."""
+    """Remove the quantization behind an int8 model's scores, which rounds them to 8 bits, as integers or not."""
     result = network.get_results()[0]
-    last = result.input_value(0).get_node()
-    if last.get_type_name() == "FakeQuantize" and last.input_value(0).get_node().get_type_name() == "Softmax":
-        result.input(0).replace_source_output(last.input_value(0))
+    scores, last = result.input_value(0), result.input_value(0).get_node()
+    while last.get_type_name() in {"FakeQuantize", "Convert"}:
+        if last.get_type_name() == "FakeQuantize":
+            scores = last.input_value(0)
+        last = last.input_value(0).get_node()
+    if scores.get_element_type().is_real() and scores != result.input_value(0):
+        set_answer(network, scores)
 
 
 def squeeze_scores(network: ov.Model) -> None:
-    """Change an output [N,classes,1,1], as a convolution's, to [N,classes]."""
+    """Change an output [N,classes,1,1], as a convolution's, to [N,classes], and [N], as of one class, to [N,1]."""
     result = network.get_results()[0]
     shape = result.get_output_partial_shape(0)
-    if shape.rank.is_dynamic or len(shape) <= 2 or any(extent != 1 for extent in list(shape)[2:]):
+    if shape.rank.is_dynamic:
         return
-    set_answer(network, opset13.squeeze(result.input_value(0), np.arange(2, len(shape))).output(0))
+    if len(shape) == 1:
+        set_answer(network, opset13.unsqueeze(result.input_value(0), np.array([1])).output(0))
+    elif len(shape) > 2 and all(extent == 1 for extent in list(shape)[2:]):
+        set_answer(network, opset13.squeeze(result.input_value(0), np.arange(2, len(shape))).output(0))
 
 
 def input_size(network: ov.Model) -> tuple[int, int] | None:

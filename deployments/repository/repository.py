@@ -2,7 +2,7 @@
 
 The layout is Triton's. A version folder holds one model file and, when `ensemble prepare` or `ensemble quantize`
 made it, a `metadata.json` with classes, input size and the SHA-256 of each file, verified before loading.
-Versions are written by `deployments.repository.writing`.
+`ensemble_models.writing` writes versions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from unicodedata import category
 
 import msgspec
 
-from deployments.private import changeable_by_others
+from deployments.folder_permissions import changeable_by_others
 from deployments.repository.errors import ModelError
 
 # The bundled models, beside the packages.
@@ -37,6 +37,8 @@ MAX_NAME_LENGTH = 64
 VERSION = re.compile("[1-9][0-9]{0,9}")
 # The categories of characters that are no text: controls, halves of characters, and ends of lines and paragraphs.
 NO_TEXT = {"Cc", "Cs", "Zl", "Zp"}
+# A line of a file of labels that begins with the index of the class, or with a WordNet id.
+INDEXED, SYNSET = re.compile(r"(\d+)\s*[:,;]?\s+(.*\S)\s*"), re.compile(r"n\d{8}[\s,]+(.*\S)\s*")
 MODEL_FILES = ("*.xml", "*.onnx", "*.tflite", "*.pdmodel", "saved_model.pb")
 # The files of a version: their names and sizes, and a tag that changes with the content.
 Stamp = tuple[tuple[str, int, int | str], ...]
@@ -149,7 +151,17 @@ def read_labels(file: Path) -> tuple[str, ...]:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as err:
         raise ModelError(f"{file} is not UTF-8; save it so: {err}") from err
-    return class_names(text.rstrip().split("\n") if text.strip() else (), file)
+    return class_names(without_indices(text.rstrip().split("\n") if text.strip() else ()), file)
+
+
+def without_indices(lines: Sequence[str]) -> list[str]:
+    """Remove what stands before the names on all lines: their index, from 0 or 1, or ImageNet's WordNet id."""
+    indexed = [match for line in lines if (match := INDEXED.fullmatch(line))]
+    numbers = [int(match[1]) for match in indexed]
+    if len(indexed) == len(lines) and numbers in (list(range(len(lines))), list(range(1, len(lines) + 1))):
+        return [match[2] for match in indexed]
+    synsets = [match[1] for line in lines if (match := SYNSET.fullmatch(line))]
+    return synsets if len(synsets) == len(lines) else list(lines)
 
 
 def class_names(given: Iterable[str], where: Path | str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import ray
 
 from deployments.contract.batch import Batch
 from deployments.contract.errors import EnsembleError
-from deployments.private import is_private, make_private
+from deployments.folder_permissions import is_private, make_private
 from deployments.rpc.wire import ANSWER, CALL, CLOSING, FAILURE, PING, VERSION, Body, Buffer, Frames, decode, encode
 
 logger = logging.getLogger("ray.serve")

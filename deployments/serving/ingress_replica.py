@@ -28,7 +28,7 @@ from deployments.ingress.listeners.grpc import GrpcListener
 from deployments.ingress.listeners.http import HttpListener
 from deployments.ingress.options import from_keywords
 from deployments.ingress.protocol import Service, resolve
-from deployments.observe import exporters
+from deployments.observe import exporters, output
 from deployments.observe.metrics import StateReport, TaggedCounter, report_periodically
 from deployments.observe.observer import Observer
 from deployments.observe.tracing import Tracing
@@ -118,6 +118,7 @@ class IngressReplica:
             self._front = Front(sockets_of_front, *listeners)
         direct = {name: each for name, each in edges.items() if isinstance(each, DirectEdge)}
         report_periodically(StateReport(self._nodes, direct), "metrics")
+        report_periodically(output.keep_small, "standard output")
         self._warm_up = asyncio.get_event_loop().create_task(self._warm_up_until_ready())
 
     def _missing(self) -> dict[str, str]:

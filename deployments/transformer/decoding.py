@@ -6,8 +6,10 @@ import hashlib
 import io
 import math
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import cv2
@@ -18,13 +20,14 @@ from deployments.contract.errors import ImageTooLarge, InvalidImage
 from deployments.contract.image_probe import PLAIN_PIXELS, START_OF_SCAN, Jpeg, read_jpeg, read_netpbm
 from deployments.contract.payload import Decoded, Pixels
 from deployments.contract.preprocessing import Preprocessing, Size
-from deployments.transformer.resampling import resize
+from deployments.transformer.resampling import PILLOW, resize
 
 # Pillow's own limit would apply before ours.
 Image.MAX_IMAGE_PIXELS = None
-# OpenCV's own threads would compete with the transformer's, and its log would report each damaged image.
+# OpenCV's own threads would compete with the transformer's; its log and Pillow's would report each damaged image.
 cv2.setNumThreads(1)
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+warnings.filterwarnings("ignore", module="PIL")
 
 # The formats besides JPEG that both Pillow and OpenCV read.
 FORMATS = ("PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
@@ -106,14 +109,14 @@ class Header:
         for each in wanted:
             side = max(self.width, self.height) if each.resize == "letterbox" else min(self.width, self.height)
             kept = each.crop_ratio if each.resize == "crop" else 1
-            spare = min(spare, side * kept / max(each.size) / (REDUCING_GAP if each.antialiases else 1))
+            spare = min(spare, side * kept / max(each.size) / (REDUCING_GAP if each.interpolation in PILLOW else 1))
         return next((factor for factor in REDUCED_JPEG if spare >= factor), 1)
 
     def memory(self, wanted: Sequence[Preprocessing]) -> int:
         """Estimate the most memory that decoding for these pixels takes, bytes."""
         pixels, short, resampled = self.width * self.height, min(self.width, self.height), 0.0
         for each in wanted:
-            if each.antialiases:
+            if each.interpolation in PILLOW:
                 part = (each.crop_ratio * short) ** 2 * max(each.size) / min(each.size)
                 resampled = max(resampled, min(pixels, part) if each.resize == "crop" else pixels)
         most = max(pixels * self.bytes_per_pixel, 3 * pixels + COPIED_BYTES_PER_PIXEL * resampled)
@@ -184,7 +187,9 @@ def _white(encoded: bytes) -> int:
     return 0 if is_scaled else white
 
 
-def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> Decoded:
+def decode(
+    encoded: bytes, header: Header, wanted: Sequence[Preprocessing], later: Sequence[Preprocessing] = ()
+) -> Decoded:
     """Decode an image once, and make its pixels for each preprocessing: the standard evaluation transforms.
 
     EXIF orientation is honoured, grey becomes colour, alpha is dropped. A JPEG much larger than needed is decoded at
@@ -194,6 +199,7 @@ def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> D
         encoded: the file's bytes, in any format that OpenCV decodes.
         header: the file's header, by `read_header`.
         wanted: the preprocessings; if there are none, the image is decoded all the same, to find out whether it can be.
+        later: further ones, whose pixels the result can make.
 
     Returns:
         BGR pixels, uint8 [height,width,3], for each preprocessing, in order; a file that lacks no more than its end
@@ -202,7 +208,7 @@ def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> D
     Raises:
         InvalidImage: the image is damaged or truncated.
     """
-    scale = header.scale(wanted)
+    scale = header.scale([*wanted, *later])
     flags = REDUCED_JPEG.get(scale, cv2.IMREAD_COLOR)
     if header.white:
         flags |= cv2.IMREAD_ANYDEPTH
@@ -222,8 +228,8 @@ def decode(encoded: bytes, header: Header, wanted: Sequence[Preprocessing]) -> D
         image = cv2.convertScaleAbs(image, alpha=255 / header.white)
     pixels = image.astype(np.uint8, copy=False)
     full = None if scale == 1 else _upright(header, pixels)
-    sets = [resize(pixels, preprocessing, full) for preprocessing in wanted]
-    return Decoded(sets, (header.width, header.height), warning)
+    make = partial(resize, pixels, full=full)
+    return Decoded([make(each) for each in wanted], (header.width, header.height), warning, make if later else None)
 
 
 def _upright(header: Header, image: Pixels) -> Size:

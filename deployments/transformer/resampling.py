@@ -53,33 +53,43 @@ class Box(NamedTuple):
 def resize(image: Pixels, wanted: Preprocessing, full: Size | None = None) -> Pixels:
     """Resize an image, uint8 [h,w,3], for a preprocessing; `full` is its size if it was decoded at a smaller scale."""
     height, width = image.shape[:2]
-    size, box = wanted.size, Box(0, 0, height, width)
+    size = wanted.size
     if wanted.resize == "letterbox":
         scale = min(size[0] / height, size[1] / width)
         size = min(size[0], max(1, round(height * scale))), min(size[1], max(1, round(width * scale)))
-    elif wanted.resize == "crop":
-        box = _centre_of_resized(image, full, wanted) if wanted.antialiases else _centre(box, wanted)
-    if wanted.antialiases:
-        resized = _antialiased(image, box, size, PILLOW[wanted.interpolation])
-    else:
-        resized = _by_opencv(image, box, size, wanted.interpolation)
-    if size == wanted.size:
-        return np.ascontiguousarray(resized)
-    boxed = np.empty((*wanted.size, 3), np.uint8)
-    boxed[:] = wanted.border
-    top, left = (wanted.size[0] - size[0]) // 2, (wanted.size[1] - size[1]) // 2
-    boxed[top : top + size[0], left : left + size[1]] = resized
-    return boxed
+    if wanted.interpolation in PILLOW:
+        box = _centre(image, full, wanted) if wanted.resize == "crop" else Box(0, 0, height, width)
+        return _framed(_antialiased(image, box, size, PILLOW[wanted.interpolation]), wanted)
+    if wanted.resize == "crop":
+        # The crop comes first, because that is the cheaper order.
+        scale = max(size[0] / height, size[1] / width) / wanted.crop_ratio
+        rows, columns = (max(1, round(edge / scale)) for edge in size)
+        top, left = (height - rows) // 2, (width - columns) // 2
+        image = image[top : top + rows, left : left + columns]
+    steps = [(size, OPENCV[wanted.interpolation])]
+    if wanted.interpolation == "area":
+        # OpenCV averages only where neither side grows.
+        smaller = min(image.shape[0], size[0]), min(image.shape[1], size[1])
+        steps.insert(0, (smaller, cv2.INTER_AREA))
+    for (rows, columns), method in steps:
+        if image.shape[:2] != (rows, columns):
+            image = cv2.resize(image, (columns, rows), interpolation=method).astype(np.uint8, copy=False)
+    return np.ascontiguousarray(image) if size == wanted.size else _framed(image, wanted)
 
 
-def _centre(whole: Box, wanted: Preprocessing) -> Box:
-    """Return the centre that is resized, in whole pixels: the crop comes first, because that is the cheaper order."""
-    scale = max(wanted.size[0] / whole.height, wanted.size[1] / whole.width) / wanted.crop_ratio
-    rows, columns = (max(1, round(edge / scale)) for edge in wanted.size)
-    return Box((whole.height - rows) // 2, (whole.width - columns) // 2, rows, columns)
+def _framed(image: Pixels, wanted: Preprocessing) -> Pixels:
+    """Put a letterboxed image in the middle of its border; return another as it is."""
+    rows, columns = image.shape[:2]
+    if (rows, columns) == wanted.size:
+        return image
+    framed = np.empty((*wanted.size, 3), np.uint8)
+    framed[:] = wanted.border
+    top, left = (wanted.size[0] - rows) // 2, (wanted.size[1] - columns) // 2
+    framed[top : top + rows, left : left + columns] = image
+    return framed
 
 
-def _centre_of_resized(image: Pixels, full: Size | None, wanted: Preprocessing) -> Box:
+def _centre(image: Pixels, full: Size | None, wanted: Preprocessing) -> Box:
     """Return the part that is the centre of the resized image, as torchvision and timm resize first, and round so.
 
     The crop's edges lie where the pixels of the resized image do, so that only the part need be resized.
@@ -94,19 +104,6 @@ def _centre_of_resized(image: Pixels, full: Size | None, wanted: Preprocessing) 
     down, across = height / rows / scale, width / columns / scale
     top, left = round((rows - wanted.size[0]) / 2), round((columns - wanted.size[1]) / 2)
     return Box(top * down, left * across, wanted.size[0] * down, wanted.size[1] * across)
-
-
-def _by_opencv(image: Pixels, box: Box, size: Size, interpolation: str) -> Pixels:
-    image = image[int(box.top) : int(box.top + box.height), int(box.left) : int(box.left + box.width)]
-    steps = [(size, OPENCV[interpolation])]
-    if interpolation == "area":
-        # OpenCV averages only where neither side grows.
-        smaller = min(image.shape[0], size[0]), min(image.shape[1], size[1])
-        steps.insert(0, (smaller, cv2.INTER_AREA))
-    for (rows, columns), method in steps:
-        if image.shape[:2] != (rows, columns):
-            image = cv2.resize(image, (columns, rows), interpolation=method).astype(np.uint8, copy=False)
-    return image
 
 
 def _antialiased(image: Pixels, box: Box, size: Size, by: Filter) -> Pixels:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain
+from typing import Any, TypeVar
 
 import numpy as np
 
 from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import ConfigurationError, EnsembleError, InvalidImage
 from deployments.contract.image_probe import ImageProbe, probe
-from deployments.contract.payload import Decoded, Images, PixelSets
+from deployments.contract.payload import Decoded, Deferred, Images, Pixels, PixelSets
 from deployments.contract.preprocessing import AsSent, MemberInput, Preprocessing
 from deployments.cpus import available_cpus
 from deployments.transformer.settings import Isolate, TransformerConfig, TransformerSettings
@@ -22,13 +24,15 @@ logger = logging.getLogger("ray.serve")
 
 __all__ = ["JpegTransformer", "TransformerConfig", "TransformerSettings"]
 
-OPERATION = "decode"
+OPERATION, RESIZE = "decode", "resize"
 # A JPEG of so many pixels, and so many bytes of its own and a decoder's, is decoded in about 0.3 ms. To wake a thread
 # for it, and the event loop afterwards, takes longer than others would wait for that.
 QUICK_PIXELS, QUICK_BYTES = 256 * 256, 64 * 1024
 DecodingOutcome = Decoded | EnsembleError
 # An encoded image, and what it declares.
 Probed = tuple[bytes, ImageProbe]
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class JpegTransformer:
@@ -50,7 +54,8 @@ class JpegTransformer:
         self.settings = settings
         self._max_image_bytes = settings.max_image_bytes
         self._isolates_all = isolate == "all"
-        self._wanted = {key: each for key, each in wanted.items() if isinstance(each, Preprocessing)}
+        self._now = {key: each for key, each in wanted.items() if isinstance(each, Preprocessing)}
+        self._later: dict[str, Preprocessing] = {}
         self._as_sent = [key for key, each in wanted.items() if isinstance(each, AsSent)]
         self._threads = threads or available_cpus()
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="decode")
@@ -68,31 +73,40 @@ class JpegTransformer:
                 f"max_image_bytes is {self._max_image_bytes} from the start; deploy it with more in `args`"
             )
 
+    def defer_others(self, keys: Collection[str]) -> None:
+        """Make pixels of other keys than these only when a member asks for them; see `Deferred`."""
+        self._later = {key: each for key, each in self._now.items() if key not in keys}
+        self._now = {key: each for key, each in self._now.items() if key in keys}
+
     async def __call__(self, batch: Batch[Sequence[bytes]]) -> Batch[PixelSets]:
         """Decode images to pixels, uint8 [N,H,W,3] BGR by key; an image that can't be decoded fails alone.
 
         Images are decoded even if every member takes them as they were sent, because a damaged one would fail the whole
         batch at a member's server.
         """
-        work = Work(OPERATION, batch)
+        work, cpu_ns = Work(OPERATION, batch), list[int]()
+        outcomes = await self._decode_all(work, cpu_ns)
+        errors = {row: outcome for row, outcome in enumerate(outcomes) if isinstance(outcome, EnsembleError)}
+        decoded = [outcome for outcome in outcomes if isinstance(outcome, Decoded)]
+        sets: dict[str, Images | Deferred] = {
+            key: np.array([each.pixels[position] for each in decoded], np.uint8).reshape(-1, *wanted.size, 3)
+            for position, (key, wanted) in enumerate(self._now.items())
+        }
+        sets |= {key: Deferred(decoded, partial(self._resize_later, key)) for key in self._later}
+        sets |= {key: [image for row, image in enumerate(work.payload) if row not in errors] for key in self._as_sent}
+        noted = [{"image_size": each.size, "warning": each.warning} for each in decoded]
+        return work.done(sets, noted.__getitem__, errors=errors, cpu_ns=sum(cpu_ns))
+
+    async def _decode_all(self, work: Work[Sequence[bytes]], cpu_ns: list[int]) -> list[DecodingOutcome]:
+        """Decode images where each belongs; `cpu_ns` gets the CPU time of each in a process of its own."""
         items = [item for item in work.batch.items if item.error is None]
         probes = [item.probe or probe(image) for item, image in zip(items, work.payload, strict=True)]
         rows = (row for row, found in enumerate(probes) if self._isolates_all or not found.is_plain)
         isolated = {row: items[row].deadline for row in rows}
-        probed, cpu_ns = list(zip(work.payload, probes, strict=True)), list[int]()
+        probed = list(zip(work.payload, probes, strict=True))
         if isolated:
-            outcomes = await self._decode_apart(work, probed, isolated, cpu_ns)
-        else:
-            outcomes = await self._decode_in_threads(work, probed)
-        errors = {row: outcome for row, outcome in enumerate(outcomes) if isinstance(outcome, EnsembleError)}
-        decoded = [outcome for outcome in outcomes if isinstance(outcome, Decoded)]
-        sets: dict[str, Images] = {}
-        for position, (key, wanted) in enumerate(self._wanted.items()):
-            pixels = [each.pixels[position] for each in decoded]
-            sets[key] = np.stack(pixels) if pixels else np.empty((0, *wanted.size, 3), np.uint8)
-        sets |= {key: [image for row, image in enumerate(work.payload) if row not in errors] for key in self._as_sent}
-        noted = [{"image_size": each.size, "warning": each.warning} for each in decoded]
-        return work.done(sets, noted.__getitem__, errors=errors, cpu_ns=sum(cpu_ns))
+            return await self._decode_apart(work, probed, isolated, cpu_ns)
+        return await self._decode_in_threads(work, probed)
 
     async def _decode_apart(
         self,
@@ -107,25 +121,32 @@ class JpegTransformer:
         """
         plain = sorted({*range(len(images))} - {*isolated})
         sent = [(images[row][0], deadline) for row, deadline in isolated.items()]
+        wanted = (*self._now.values(), *self._later.values())
         with work.elsewhere():
             in_threads, in_processes = await asyncio.gather(
                 self._decode_in_threads(work, [images[row] for row in plain]),
-                self._isolated.decode(sent, tuple(self._wanted.values()), self.settings, cpu_ns),
+                self._isolated.decode(sent, wanted, self.settings, cpu_ns),
             )
         outcomes = dict(zip([*plain, *isolated], [*in_threads, *in_processes], strict=True))
         return [outcomes[row] for row in range(len(images))]
 
     async def _decode_in_threads(self, work: Work[Sequence[bytes]], images: Sequence[Probed]) -> list[DecodingOutcome]:
-        """Decode images in the thread pool, in as many chunks as there are threads; a quick one that is alone, here."""
+        """Decode images in the thread pool; a quick one that is alone, here."""
         if len(images) == 1:
             [(encoded, found)] = images
             kept = found.jpeg.kept if found.jpeg else 0
             if found.pixels <= QUICK_PIXELS and len(encoded) + kept <= QUICK_BYTES:
                 return self._decode(images)
+        return await self._in_threads(work, self._decode, images)
+
+    async def _in_threads(
+        self, work: Work[Any], function: Callable[[Sequence[T]], list[R]], images: Sequence[T]
+    ) -> list[R]:
+        """Call a function with as many chunks of images as there are threads; return the results in one list."""
         loop = asyncio.get_running_loop()
         size = -(-len(images) // self._threads) or 1
         chunks = [images[first : first + size] for first in range(0, len(images), size)]
-        calls = [loop.run_in_executor(self._pool, self._decode, each) for each in chunks]
+        calls = [loop.run_in_executor(self._pool, function, each) for each in chunks]
         with work.elsewhere(len(calls)):
             results = await asyncio.gather(*calls) if len(calls) > 1 else [await call for call in calls]
         return list(chain.from_iterable(results))
@@ -133,10 +154,11 @@ class JpegTransformer:
     def _decode(self, images: Sequence[Probed]) -> list[DecodingOutcome]:
         """Decode images, one after the other; called in a thread of the pool."""
         outcomes: list[DecodingOutcome] = []
+        now, later = tuple(self._now.values()), tuple(self._later.values())
         for encoded, found in images:
             try:
                 header = self._decoding.read_header(encoded, self.settings, found.jpeg)
-                outcomes.append(self._decoding.decode(encoded, header, tuple(self._wanted.values())))
+                outcomes.append(self._decoding.decode(encoded, header, now, later))
             except EnsembleError as err:
                 outcomes.append(err.with_traceback(None))
             except Exception:
@@ -144,3 +166,17 @@ class JpegTransformer:
                 logger.exception("failed to decode an image of %d bytes", len(encoded))
                 outcomes.append(InvalidImage("the image can't be decoded; send it in another format"))
         return outcomes
+
+    async def _resize_later(self, key: str, batch: Batch[Deferred]) -> Batch[Pixels]:
+        """Make the deferred pixels of a key, uint8 [N,H,W,3] BGR."""
+        work, wanted = Work(RESIZE, batch), self._later[key]
+        position = len(self._now) + list(self._later).index(key)
+
+        def make(images: Sequence[Decoded]) -> list[Pixels]:
+            # A process that decodes makes all.
+            return [each.pixels[position] if each.make is None else each.make(wanted) for each in images]
+
+        images = work.payload.images
+        # To wake a thread takes longer than one image does.
+        made = make(images) if len(images) == 1 else await self._in_threads(work, make, images)
+        return work.done(np.array(made, np.uint8).reshape(-1, *wanted.size, 3))

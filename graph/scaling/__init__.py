@@ -1,1 +1,1 @@
-"""Scales a deployment to a promise about its latency: `policy_function: graph.scaling.latency:LatencyTarget`."""
+"""Where earlier configurations name the autoscaling policy: `graph.scaling.latency:LatencyTarget`."""

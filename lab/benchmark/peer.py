@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import yaml
 
-from ensemble_capacity.load.protocols import Protocol
+from ensemble_capacity.load.protocols import RequestBuilder
 from ensemble_capacity.load.tensors import OpenInference
 from ensemble_interop.remote.tensors import Tensor
 from ensemble_serving.transports import Request
@@ -33,13 +33,13 @@ def grpc_form(shape: Sequence[int] = (1,)) -> OpenInference:
     return OpenInference("ensemble", is_grpc=True, shapes={}, inputs=(image,))
 
 
-class TorchServe(Protocol):
+class TorchServe(RequestBuilder):
     """TorchServe's own gRPC: a message `PredictionsRequest` with one input, `data`, for each image."""
 
     name: ClassVar[str] = "torchserve"
 
     def request(self, images: Sequence[bytes]) -> Request:
-        """See `Protocol.request`."""
+        """See `RequestBuilder.request`."""
         [image] = images
         entry = field(1, b"data") + field(2, image)
         message = field(1, b"ensemble") + field(3, entry)

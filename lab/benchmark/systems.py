@@ -22,7 +22,7 @@ import yaml
 from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
 from ensemble_capacity.load.machine import Processes
 from ensemble_capacity.load.measure import Duration, Row, measure
-from ensemble_capacity.load.protocols import Classify, Protocol
+from ensemble_capacity.load.protocols import Classify, RequestBuilder
 from ensemble_capacity.load.search import Bracket, Trial, bracket
 from ensemble_capacity.serving import says_ready, started
 from ensemble_serving.transports import NoResponse, once
@@ -62,14 +62,14 @@ class System:
 
     name: str
     placement: Placement | None
-    forms: Mapping[str, Protocol]
+    forms: Mapping[str, RequestBuilder]
     file: str | None = None
     arguments: tuple[str, ...] = ()
     takes_sizes: bool = False
 
 
 HTTP = {"http": Classify()}
-BOTH: dict[str, Protocol] = {**HTTP, "grpc": grpc_form()}
+BOTH: dict[str, RequestBuilder] = {**HTTP, "grpc": grpc_form()}
 OURS: dict[Placement, System] = {
     "colocated": System("ours", "colocated", BOTH),
     "separate": System("ours", "separate", BOTH),
@@ -101,7 +101,7 @@ def peers() -> dict[str, System]:
     for name, declared in DECLARED.items():
         headers = declared.get("headers")
         classify = Classify(declared.get("path", "/classify"), headers and tuple(headers.items()), declared.get("body"))
-        forms: dict[str, Protocol] = {"http": classify}
+        forms: dict[str, RequestBuilder] = {"http": classify}
         if grpc := declared.get("grpc"):
             forms["grpc"] = TorchServe() if grpc == "torchserve" else grpc_form(declared.get("shape", (1,)))
         plain = System(name, None, forms, str(PEERS / f"{name}.py"), takes_sizes=declared.get("sizes", False))

@@ -35,7 +35,7 @@ class Shared(OpenInference):
     file: Path = Path()
 
     def request(self, images: Sequence[bytes]) -> Request:
-        """See `Protocol.request`; all requests name the same place."""
+        """See `RequestBuilder.request`; all requests name the same place."""
         return placed(self.file, images, self.model)
 
 
@@ -69,7 +69,7 @@ def served(load: Workload, seconds: float) -> Iterator[Row]:
                 if row.failed or not row.requests:
                     raise ScriptError(f"{way}, {size} images: {row.failed} failed: {row.first_error}")
                 found = figures(row, "images_per_s", "p50_ms")
-                yield {"way": way, "images": size, "requests": size * row.requests, **found}
+                yield {"way": way, "images": size, "answered": size * row.requests, **found}
 
 
 def alone(load: Workload, seconds: float) -> Rows:
@@ -79,7 +79,7 @@ def alone(load: Workload, seconds: float) -> Rows:
         {
             "way": ALONE,
             "images": size,
-            "requests": round(seconds * each["requests_per_s"]),
+            "answered": round(seconds * each["requests_per_s"]),
             "images_per_s": each["requests_per_s"],
             "p50_ms": each["p50_ms"],
         }

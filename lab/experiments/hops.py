@@ -26,7 +26,7 @@ from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import DEGRADED
 from ensemble_capacity.serving import WARM_UP_S, serving
 from ensemble_capacity.trace.file import FOLDER
-from ensemble_capacity.trace.spans import Span, read_traces
+from ensemble_capacity.trace.spans import RecordedSpan, read_traces
 from ensemble_capacity.tune.placements import placed
 from ensemble_serving.transports import NoResponse, Transport, connect
 from lab.benchmark.workloads import photographs, workload
@@ -38,13 +38,13 @@ from scripts.errors import ScriptError
 ARROW, ELSEWHERE = " to ", "its server's "
 # By how much of the latency its parts may miss it.
 TOLERANCE = 0.03
-Asked = tuple[Span, float]
+Asked = tuple[RecordedSpan, float]
 # Spans by their parents' ids.
-Below = Mapping[str | None, Sequence[Span]]
+Below = Mapping[str | None, Sequence[RecordedSpan]]
 
 
 def path(
-    span: Span, below: Below, where: str = "", begin: int = 0, end: int | None = None
+    span: RecordedSpan, below: Below, where: str = "", begin: int = 0, end: int | None = None
 ) -> Iterator[tuple[str, int]]:
     """Divide a span's time, the last part first: microseconds of each node and, with both names, of each hop.
 
@@ -67,7 +67,7 @@ def path(
     yield (own if later == own else own + ARROW + later), now - begin
 
 
-def _node(span: Span) -> str:
+def _node(span: RecordedSpan) -> str:
     """Name a span's node; every member is called `member`."""
     return "member" if span.name.startswith(OPERATION) else span.name
 
@@ -85,7 +85,7 @@ async def ask(transport: Transport, image: bytes) -> Asked:
     end, latency_ms = time.time_ns(), 1000 * (time.perf_counter() - began)
     if not response.ok or Classify().seen(response.body, "") & DEGRADED:
         raise ScriptError(f"an answer has the status {response.status}, or lacks a member: {response.body[:500]!r}")
-    return Span(trace, own, None, "client", "client", begin // 1000, end // 1000, {}, [], {}, False), latency_ms
+    return RecordedSpan(trace, own, None, "client", "client", begin // 1000, end // 1000, {}, [], {}, False), latency_ms
 
 
 async def send(url: str, images: Sequence[bytes], rate: float, seconds: float) -> list[Asked]:
@@ -102,7 +102,7 @@ async def send(url: str, images: Sequence[bytes], rate: float, seconds: float) -
     return [answer for (offset, _), answer in zip(tasks, answers, strict=True) if offset >= WARM_UP_S]
 
 
-def divided(clients: Sequence[Asked], traces: Mapping[str, Sequence[Span]]) -> dict[str, Any]:
+def divided(clients: Sequence[Asked], traces: Mapping[str, Sequence[RecordedSpan]]) -> dict[str, Any]:
     """Take the means of the latency, its parts and each member's span, milliseconds, and count calls elsewhere.
 
     Raises ScriptError if a trace is missing, or the parts differ from the latency by more than the tolerance.

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from ensemble_capacity.load.load import Closed, Target
 from ensemble_capacity.load.measure import Duration, measure
-from ensemble_capacity.load.protocols import Protocol
+from ensemble_capacity.load.protocols import RequestBuilder
 from ensemble_serving.transports import Request
 from lab import reported
 from lab.benchmark.systems import OURS, URLS, Running, running
@@ -40,7 +40,7 @@ RATE = 1000
 
 
 @dataclass(frozen=True)
-class Repeated(Protocol):
+class Repeated(RequestBuilder):
     """A protocol of one request, which is sent again and again."""
 
     one: Request

@@ -41,7 +41,7 @@ from lab.faults.fuzz.images import ORIGINAL_EDGE, scans
 from lab.faults.stage import CALM_S, RESERVED_CPUS, URL, Fault, Stage, stage
 from lab.rows import Row, Rows
 from scripts.serve.api import ServeApi
-from scripts.serve.haproxy import BEGINNING_BYTES
+from scripts.serve.haproxy_config import BEGINNING_BYTES
 
 NODES = ("JpegTransformer", "ResNet", "DenseNet", "Combiner", "Labeler")
 SMALL = ("JpegTransformer", "Combiner", "Labeler")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit
 from deployments.ray_internals.dashboard import APPLICATIONS, authorization
 from scripts.errors import ScriptError
 
-START_TIMEOUT_S, TIMEOUT_S = 60.0, 30.0
+START_TIMEOUT_S, TIMEOUT_S, SAY_EVERY_S = 60.0, 30.0, 5.0
 
 
 class Answer(NamedTuple):
@@ -49,6 +50,25 @@ def send(
             return Answer(answer.status, answer.read().decode(errors="replace"))
         except HTTPException as err:
             raise OSError(f"the answer can't be read: {err}") from err
+
+
+class Waiting:
+    """Prints what is waited for: first when it has been quiet for a time, then every few seconds."""
+
+    def __init__(self, beginning: str, quiet_s: float) -> None:
+        """Begin to wait; each line begins with these words."""
+        self._beginning, self._began = beginning, time.monotonic()
+        self._next = self._began + quiet_s
+
+    def is_due(self) -> bool:
+        """Tell whether it is time to print."""
+        return time.monotonic() > self._next
+
+    def print(self, waited_for: str) -> None:
+        """Print what is waited for, on stderr."""
+        now = time.monotonic()
+        self._next = now + SAY_EVERY_S
+        print(f"{self._beginning}, {now - self._began:.0f} s: {waited_for}", file=sys.stderr, flush=True)
 
 
 class ServeApi:
@@ -91,12 +111,16 @@ class ServeApi:
         return None
 
     def progress(self) -> str:
-        """Describe the states of the applications and their deployments in words."""
+        """Describe the states of the applications in words, and what each deployment waits for."""
         states = []
         for application in self.applications():
-            nodes = (f"{each['name']} {each['status']}" for each in application["deployments"].values())
-            states.append(f"Serve: {application['status']} ({', '.join(nodes)})")
-        return "; ".join(states) or "Serve reports no application"
+            waiting = [
+                f"{each['name']} {each['status']}{': ' if each.get('message') else ''}{each.get('message', '')}"
+                for each in application["deployments"].values()
+                if each["status"] != "HEALTHY"
+            ]
+            states.append(f"Serve: {application['status']} ({'; '.join(waiting) or 'every deployment is healthy'})")
+        return " ".join("; ".join(states).split()) or "Serve reports no application"
 
     def are_healthy(self) -> bool:
         """Tell whether Serve reports every deployment as healthy."""

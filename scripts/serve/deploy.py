@@ -25,18 +25,22 @@ from deployments.contract.names import REFUSED
 from scripts import configuration
 from scripts.errors import ScriptError, errors_in_one_line
 from scripts.flags import described
-from scripts.serve.api import ServeApi
+from scripts.serve.api import SAY_EVERY_S, ServeApi, Waiting
 from scripts.serve.cluster import is_there, running
 from scripts.serve.environment import check_propagators, clients_file, read_clients_file
 from scripts.serve.exposure import check_keys
+from scripts.serve.folder import check_space, parent
 from scripts.serve.logs import Logs
 from scripts.serve.ports import GRPC_PORT, HTTP_PORT, wanted
+from scripts.serve.resources import Resources, check_placement
 
 DASHBOARD, SESSION = "RAY_DASHBOARD_ADDRESS", "ENSEMBLE_RAY_SESSION"
 # The mark of the server's process.
 SERVER = "ENSEMBLE_SERVER"
 # Where the server listens; and whether other machines need no key, and whether logs are JSON: empty if not.
 HOST, WITHOUT_KEYS, JSON_LOGS = "ENSEMBLE_HOST", "ENSEMBLE_WITHOUT_KEYS", "ENSEMBLE_JSON_LOGS"
+# The CPUs and the memory of the server's machine, in JSON; empty where other machines may join.
+RESOURCES = "ENSEMBLE_RESOURCES"
 # What a server keeps to its end, in JSON; see `kept`.
 KEPT = "ENSEMBLE_KEPT"
 DEFAULTS = {"http_options.host": LOOPBACK, "http_options.port": HTTP_PORT, "grpc_options.port": GRPC_PORT}
@@ -53,8 +57,9 @@ def deploy(file: Path) -> None:
         ConfigurationError: the application can't be built.
     """
     check_propagators()
-    config = configuration.read(file)
-    checks = configuration.Checks(config)
+    document = configuration.load(file)
+    config: dict[str, Any] = document.value
+    checks = configuration.Checks(config, document)
     checks.wait_for_arguments()
     checks.wait()
     if SESSION not in os.environ:
@@ -67,6 +72,10 @@ def deploy(file: Path) -> None:
             ) from err
     check_server()
     name_server()
+    check_space(parent())
+    if there := os.environ.get(RESOURCES):
+        with document.locating():
+            check_placement(config, Resources(*json.loads(there)))
     check_kept(config, json.loads(os.environ.get(KEPT, "{}")))
     check_keys(config, os.environ.get(HOST, LOOPBACK), bool(os.environ.get(WITHOUT_KEYS)))
     if os.environ.get(JSON_LOGS):
@@ -75,13 +84,15 @@ def deploy(file: Path) -> None:
     # What was logged before is not about this configuration.
     logs.skip()
     api.deploy(config)
-    give_up = time.monotonic() + TIMEOUT_S
+    give_up, waiting = time.monotonic() + TIMEOUT_S, Waiting("Waiting", SAY_EVERY_S)
     while not is_in_force(config, api.applications()):
         if failure := api.failure():
             raise ScriptError(failure)
         check_server()
         if time.monotonic() > give_up:
             raise ScriptError(f"not in force after {TIMEOUT_S:.0f} s: {api.progress()}")
+        if waiting.is_due():
+            waiting.print(api.progress())
         time.sleep(LOOK_EVERY_S)
     if refused := [record.message for record in logs.new() if record.message.startswith(REFUSED)]:
         raise ScriptError("; ".join(refused))

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from deployments.private import changeable_by_others
+from deployments.folder_permissions import changeable_by_others
 from scripts.errors import ScriptError
+from scripts.home import SETTING, temporary
 
 PREFIX = "ens-"
-# Ray's environment variable for the folder around it.
-SETTING = "RAY_TMPDIR"
+# Logs, and what Ray keeps; a start writes 3 MB.
+NEEDED_BYTES = 100_000_000
 # The server holds a lock on it as long as it runs. A process id would not do: containers that share /tmp may each have
 # a process of that id, or none.
 LOCK = "lock"
@@ -34,9 +35,10 @@ def private_folder() -> Iterator[Path]:
     Raises:
         ScriptError: another user could put another one in its place.
     """
-    around = parent()
-    _remove_stale(around)
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=around))
+    place = parent()
+    _remove_stale(place)
+    check_space(place)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
     with _locked(folder):
         has_logs = False
         try:
@@ -56,11 +58,18 @@ def parent() -> Path:
     Raises:
         ScriptError: the paths of sockets in it would be too long.
     """
-    around = Path(os.environ.get(SETTING) or os.environ.get("TMPDIR") or "/tmp").absolute()  # noqa: S108
-    if len(os.fsencode(around)) > MAX_PATH:
-        raise ScriptError(f"the path {around} is too long for sockets in it; set {SETTING} to one of {MAX_PATH} bytes")
-    around.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return around
+    folder = temporary()
+    if len(os.fsencode(folder)) > MAX_PATH:
+        raise ScriptError(f"the path {folder} is too long for sockets in it; set {SETTING} to one of {MAX_PATH} bytes")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def check_space(folder: Path) -> None:
+    """Raise ScriptError if a folder has no room for a server's files."""
+    if (free := shutil.disk_usage(folder).free) < NEEDED_BYTES:
+        needed = f"{free / 1e6:.0f} MB free, and a server needs {NEEDED_BYTES / 1e6:.0f}"
+        raise ScriptError(f"{folder} has {needed}; remove files there, or set {SETTING} to another folder")
 
 
 def check_place(path: Path, setting: str) -> None:

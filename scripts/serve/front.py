@@ -12,7 +12,8 @@ from typing import Any
 from deployments.ingress.listeners.slot import APPLICATION, FOLDER, FUNCTIONS
 from scripts.configuration import why_serve
 from scripts.errors import ScriptError
-from scripts.serve.haproxy import HAProxy, Listening
+from scripts.serve.haproxy import HAProxy
+from scripts.serve.haproxy_config import Listening
 from scripts.serve.ports import Port, wanted
 
 # Two full batches at nodes of their own, and as many images that wait. A second batcher would make smaller batches.

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 
+from deployments.contract import clock
 from deployments.contract.hosts import HOST_ADDRESS, RAY_METRICS_SETTING
 from scripts import configuration
 from scripts.errors import ScriptError, errors_in_one_line
@@ -28,7 +29,7 @@ from scripts.serve.exposure import certificate_named, check_exposure
 from scripts.serve.folder import private_folder
 from scripts.serve.front import in_front, needed_ports
 from scripts.serve.haproxy import HAProxy
-from scripts.serve.ports import check_ports, wanted
+from scripts.serve.ports import check_loopback, check_ports, wanted
 from scripts.serve.server import LOOK_EVERY_S, health, say_stopping, stop_signals
 
 JOINED = """Joined the cluster of {address} as {host}. Serve places replicas here as far as the configuration has them:
@@ -48,6 +49,7 @@ def join(address: str) -> None:
     require_token()
     check_propagators()
     set_up()
+    clock.start()
     raise_file_limit()
     config, common = machines.published(address)
     machines.listen_on_own_address(config)
@@ -64,9 +66,10 @@ def join(address: str) -> None:
     checks.wait()
     http, _, _, ray_metrics = wanted(config)
     os.environ[RAY_METRICS_SETTING] = str(ray_metrics.number)
-    url = f"http{'s' if certificate else ''}://{http.host}:{http.number}"
+    url = f"http{'s' if certificate else ''}://{http}"
     with stop_signals() as stop, guarded(), private_folder() as folder:
         clear_leftovers()
+        check_loopback()
         check_ports(*needed_ports(config))
         with in_front(folder, config, certificate) as haproxy, joined(folder, address, haproxy) as logs:
             watch(f"{LOST.format(address=address)} {logs}", haproxy, url, stop)

@@ -8,11 +8,11 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING
+from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING, in_url
 from scripts.errors import ScriptError
 
 HTTP_PORT, GRPC_PORT, METRICS_PORT, RAY_METRICS_PORT = 8000, 9000, 9101, 9102
-LAST_PORT = 65535
+LAST_PORT, LOOPBACK_TIMEOUT_S = 65535, 2.0
 # The environment variable for the port of HAProxy's own metrics; `RAY_METRICS_SETTING` is for that of Ray's.
 METRICS_SETTING = "ENSEMBLE_HAPROXY_METRICS_PORT"
 
@@ -24,6 +24,9 @@ class Port:
     host: str
     number: int
     setting: str = ""
+
+    def __str__(self) -> str:
+        return f"{in_url(self.host)}:{self.number}"
 
 
 def wanted(config: dict[str, Any]) -> tuple[Port, Port, Port, Port]:
@@ -58,6 +61,20 @@ def move(config: dict[str, Any], first: int) -> None:
     os.environ[RAY_METRICS_SETTING] = str(first + 3)
 
 
+def check_loopback() -> None:
+    """Raise ScriptError if this machine can't connect to itself, as the parts of a server do."""
+    try:
+        with (
+            socket.create_server((LOOPBACK, 0)) as server,
+            socket.create_connection(server.getsockname(), LOOPBACK_TIMEOUT_S),
+        ):
+            return
+    except OSError as err:
+        raise ScriptError(
+            f"this machine can't connect to itself at {LOOPBACK}: {err}; `ip link set lo up` turns loopback on"
+        ) from err
+
+
 def check_ports(*ports: Port) -> None:
     """Raise ScriptError, which names every port that is none, or can't be listened on."""
     if wrong := [port for port in ports if not isinstance(port.number, int) or not 1 <= port.number <= LAST_PORT]:
@@ -65,16 +82,16 @@ def check_ports(*ports: Port) -> None:
         raise ScriptError(f"{named}. A port is a number from 1 to {LAST_PORT}, in YAML without quotes")
     problems = []
     for port in ports:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
+        try:
+            with socket.socket(socket.AF_INET6 if ":" in port.host else socket.AF_INET) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((port.host, port.number))
-            except OSError as err:
-                if isinstance(err, socket.gaierror) or err.errno == errno.EADDRNOTAVAIL:
-                    why = f"{port.host} is no address of this machine: {err.strerror}"
-                    raise ScriptError(f"{why}. Correct http_options.host; `ip address` lists addresses") from err
-                setting = f" ({port.setting})" if port.setting else ""
-                problems.append(f"{port.host}:{port.number}{setting} can't be listened on: {err.strerror}")
+        except OSError as err:
+            if isinstance(err, socket.gaierror) or err.errno in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
+                why = f"{port.host} is no address of this machine: {err.strerror}"
+                raise ScriptError(f"{why}. Correct http_options.host; `ip address` lists addresses") from err
+            setting = f" ({port.setting})" if port.setting else ""
+            problems.append(f"{port}{setting} can't be listened on: {err.strerror}")
     if problems:
         raise ScriptError(
             f"{'; '.join(problems)}. Free {'it' if len(problems) == 1 else 'them'}, or change the setting in "

@@ -17,23 +17,26 @@ from typing import Any
 
 import psutil
 
+from deployments.contract import clock
+from deployments.contract.errors import ConfigurationError
 from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING, host_address, is_in_cluster
 from deployments.contract.names import INGRESS
 from deployments.entry_points import FEATURES, names
 from scripts import configuration
 from scripts.errors import ScriptError
-from scripts.serve import deploy, machines
-from scripts.serve.api import Answer, ServeApi, send
+from scripts.serve import deploy, machines, resources
+from scripts.serve.api import Answer, ServeApi, Waiting, send
 from scripts.serve.cluster import Cluster, clear_leftovers, end_at_once, fork_server, guarded, mark
-from scripts.serve.deploy import DASHBOARD, HOST, JSON_LOGS, KEPT, SERVER, SESSION, WITHOUT_KEYS
+from scripts.serve.deploy import DASHBOARD, HOST, JSON_LOGS, KEPT, RESOURCES, SERVER, SESSION, WITHOUT_KEYS
 from scripts.serve.environment import for_clients, raise_file_limit, set_up, set_variables
 from scripts.serve.exposure import certificate_named, check_exposure, has_keys
 from scripts.serve.folder import private_folder
 from scripts.serve.front import in_front, needed_ports
 from scripts.serve.haproxy import HAProxy
 from scripts.serve.logs import Logs, Record
-from scripts.serve.ports import check_ports, move, wanted
+from scripts.serve.ports import check_loopback, check_ports, move, wanted
 from scripts.shipped import shipped
+from scripts.strict_yaml import Document
 
 READY_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 20.0
@@ -102,34 +105,38 @@ def serve(
         ConfigurationError: the application can't be built.
     """
     set_variables()
+    clock.start()
     raise_file_limit()
-    config = configuration.read(config_file)
-    written = deploy.kept(config)
-    if ports_from is not None:
-        move(config, ports_from)
-    if json_logs:
-        configuration.log_json(config)
-    # Serve's own default is every interface.
-    config["http_options"] = {"host": LOOPBACK, **(config.get("http_options") or {})}
-    machines.listen_on_own_address(config)
-    certificate = certificate_named(config)
-    check_exposure(config, without_keys, certificate is not None)
-    keeps = deploy.keeps(written, deploy.kept(config))
-    http, grpc, _, ray_metrics = wanted(config)
-    os.environ[RAY_METRICS_SETTING] = str(ray_metrics.number)
-    checks = configuration.Checks(config)
+    document = configuration.load(config_file)
+    config: dict[str, Any] = document.value
+    checks = configuration.Checks(config, document)
     with stop_signals() as stop, guarded(), private_folder() as folder, fork_server(folder) as python:
         checks.wait_for_arguments()
         if stop.is_set():
             return
+        there = check_resources(document)
+        written = deploy.kept(config)
+        if ports_from is not None:
+            move(config, ports_from)
+        if json_logs:
+            configuration.log_json(config)
+        # Serve's own default is every interface.
+        config["http_options"] = {"host": LOOPBACK, **(config.get("http_options") or {})}
+        machines.listen_on_own_address(config)
+        certificate = certificate_named(config)
+        check_exposure(config, without_keys, certificate is not None)
+        keeps = deploy.keeps(written, deploy.kept(config))
+        http, grpc, _, ray_metrics = wanted(config)
+        os.environ[RAY_METRICS_SETTING] = str(ray_metrics.number)
         clear_leftovers()
         set_up(folder)
+        check_loopback()
         check_ports(*needed_ports(config))
-        url = f"http{'s' if certificate else ''}://{http.host}:{http.number}"
+        url = f"http{'s' if certificate else ''}://{http}"
         with (
             in_front(folder, config, certificate) as haproxy,
             running(folder, whole_dashboard, haproxy, python) as cluster,
-            for_clients(http.number, variables(cluster, http.host, without_keys, json_logs, keeps)) as file,
+            for_clients(http.number, variables(cluster, http.host, without_keys, json_logs, keeps, there)) as file,
         ):
             checks.wait()
             if is_in_cluster():
@@ -139,11 +146,28 @@ def serve(
             logs = Logs(cluster.session, json_logs)
             wait_until_ready(api, cluster, logs, url, stop)
             if not stop.is_set():
-                greet(config, url, f"{grpc.host}:{grpc.number}", certificate, file, logs.folder)
+                greet(config, url, str(grpc), certificate, file, logs.folder)
                 if is_in_cluster():
                     print(machines.OTHERS.format(address=cluster.address), flush=True)
             watch(cluster, haproxy, logs, api, stop)
             say_stopping()
+
+
+def check_resources(document: Document) -> resources.Resources | None:
+    """Check that Ray can place every replica of a Serve config; return what it has, or None where machines may join.
+
+    Raises:
+        ConfigurationError: a replica finds no place.
+    """
+    there = resources.available()
+    try:
+        with document.locating():
+            resources.check_placement(document.value, there)
+    except ConfigurationError as err:
+        if not is_in_cluster():
+            raise
+        print(f"warning: {err}; machines that join may have more", file=sys.stderr, flush=True)
+    return None if is_in_cluster() else there
 
 
 def watch(cluster: Cluster, haproxy: HAProxy | None, logs: Logs, api: ServeApi, stop: threading.Event) -> None:
@@ -171,11 +195,17 @@ def say_stopping() -> None:
 
 
 def variables(
-    cluster: Cluster, host: str, without_keys: bool, json_logs: bool, keeps: dict[str, list[Any]]
+    cluster: Cluster,
+    host: str,
+    without_keys: bool,
+    json_logs: bool,
+    keeps: dict[str, list[Any]],
+    there: resources.Resources | None,
 ) -> dict[str, str]:
     """Return the variables by which others find the cluster, and the values that `ensemble deploy` can't change."""
     found = {"RAY_ADDRESS": cluster.address, DASHBOARD: cluster.dashboard, SESSION: str(cluster.session)}
     flags = {WITHOUT_KEYS: "yes" if without_keys else "", JSON_LOGS: "yes" if json_logs else ""}
+    flags[RESOURCES] = json.dumps(there) if there else ""
     return {**found, HOST: host, **flags, KEPT: json.dumps(keeps), SERVER: mark(psutil.Process())}
 
 
@@ -236,13 +266,13 @@ def health(url: str) -> Answer:
 
 
 def wait_until_ready(api: ServeApi, cluster: Cluster, logs: Logs, url: str, stop: threading.Event) -> None:
-    """Wait until every member has answered once, and Serve knows it; print now and then which members are missing.
+    """Wait until every member has answered once, and Serve knows it; print every few seconds what is missing.
 
     Raises:
         ScriptError: the deployment failed, or took longer than `READY_TIMEOUT_S`.
     """
-    began = spoke = time.monotonic()
-    waited_for = printed = ""
+    began, waiting = time.monotonic(), Waiting("Still starting", QUIET_S)
+    waited_for = ""
     while not stop.wait(0.1):
         # Before what the controller logs of it, which is the same.
         if failure := api.failure():
@@ -257,11 +287,9 @@ def wait_until_ready(api: ServeApi, cluster: Cluster, logs: Logs, url: str, stop
         except OSError as err:
             waited_for = f"{url} does not answer yet ({err})"
         cluster.check()
-        now = time.monotonic()
-        if now > began + READY_TIMEOUT_S:
+        if time.monotonic() > began + READY_TIMEOUT_S:
             raise ScriptError(
                 f"not ready after {READY_TIMEOUT_S:.0f} s: {waited_for}; {api.progress()}; see {logs.folder}"
             )
-        if now > spoke + QUIET_S and waited_for != printed:
-            print(f"Still starting, {now - began:.0f} s: {waited_for}; {api.progress()}", file=sys.stderr, flush=True)
-            spoke, printed = now, waited_for
+        if waiting.is_due():
+            waiting.print(f"{waited_for}; {api.progress()}")

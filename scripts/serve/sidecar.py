@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from deployments.contract.hosts import LOOPBACK
+from deployments.folder_permissions import is_private
 from deployments.ingress.listeners.slot import FOLDER
-from deployments.private import is_private
 from scripts.errors import ScriptError, errors_in_one_line
 from scripts.flags import described
 from scripts.serve.environment import raise_file_limit
 from scripts.serve.exposure import certificate_named
 from scripts.serve.folder import check_place
-from scripts.serve.haproxy import HAProxy, Listening
+from scripts.serve.haproxy import HAProxy
+from scripts.serve.haproxy_config import Listening
 from scripts.serve.logs import Logs
 from scripts.serve.ports import check_ports, move, wanted
 from scripts.serve.server import LOOK_EVERY_S, stop_signals

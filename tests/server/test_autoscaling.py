@@ -28,7 +28,7 @@ BY_LATENCY = {
     "downscale_delay_s": 0,
     "look_back_period_s": 2.5,
     "policy": {
-        "policy_function": "graph.scaling.latency:LatencyTarget",
+        "policy_function": "ensemble_features.scaling:LatencyTarget",
         "policy_kwargs": {"p99_ms": 500, "keep_s": 3},
     },
 }

@@ -13,8 +13,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from deployments.contract.errors import INTERNAL_HINT, EnsembleError
 from deployments.contract.item import TRACE_ID
-from deployments.ingress.callers import caller, check_once
 from deployments.ingress.grpc.wire import decoded
+from deployments.ingress.headers import caller, check_once
 from deployments.ingress.protocol import Protocol, Service, merged
 from deployments.ingress.routes import Answered, Context, Rpc
 from deployments.observe.observer import Call, Trace

@@ -1,1 +1,1 @@
-"""HTTP: one file for each protocol, and the server that dispatches to them."""
+"""HTTP: the server that dispatches requests by their paths, the bodies that it reads, and the OpenAPI document."""

@@ -19,10 +19,11 @@ from deployments.contract.caller import Caller
 from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidParameter, UnsupportedMediaType
 from deployments.contract.options import Options
 from deployments.contract.settings import MIB
-from deployments.ingress.admission import AdmissionController, Upload
+from deployments.ingress.admission import AdmissionController
 from deployments.ingress.elements import elements
 from deployments.ingress.options import DEFAULT
 from deployments.ingress.settings import IngressSettings
+from deployments.ingress.uploads import Upload
 
 # Many clients send "application/octet-stream" for a file of unknown type, and curl declares every body a form.
 IMAGE_TYPES = re.compile("(image/.*|application/(octet-stream|x-www-form-urlencoded))?")

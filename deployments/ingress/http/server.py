@@ -21,9 +21,9 @@ from deployments.contract.errors import (
 )
 from deployments.contract.hosts import RAY_METRICS_SETTING, host_address, is_in_cluster
 from deployments.contract.item import QUEUE, TRACE_ID, Timeline
-from deployments.ingress.callers import caller, check_host, check_once, check_origin
 from deployments.ingress.error_style import ErrorStyle
-from deployments.ingress.http import bodies, documents
+from deployments.ingress.headers import caller, check_host, check_once, check_origin
+from deployments.ingress.http import bodies, cors, documents
 from deployments.ingress.pacing import RejectionPacer
 from deployments.ingress.protocol import Protocol, Service, merged
 from deployments.ingress.routes import Route, Routes, plain
@@ -73,7 +73,9 @@ class HttpServer:
         template = path if path in self._routes else self._matching(path, request)
         route = self._routes.get(template)
         if route is None:
-            return self._not_found(path)
+            return self._shared(request, self._not_found(path))
+        if request.method == "OPTIONS" and cors.ASKED_METHOD in request.headers:
+            return self._preflight(request, route)
         if request.method != route.method and not (request.method == "HEAD" and route.method == "GET"):
             refusal = self._error(MethodNotAllowed(f"{path} takes {route.method}, not {request.method}"), route.style)
             refusal.headers["Allow"] = "GET, HEAD" if route.method == "GET" else route.method
@@ -110,6 +112,20 @@ class HttpServer:
             return self._error(NotFound(f"there is no {path} on this port; {where_metrics_are()}"), protocol.style)
         return self._error(protocol.not_found(path), protocol.style)
 
+    def _preflight(self, request: Request, route: Route) -> Response:
+        """Answer a browser that asks whether a page of another origin may send a request."""
+        try:
+            response = cors.preflight(request.headers, route.method, self._ingress.settings.origins)
+        except EnsembleError as err:
+            response = self._error(err, route.style)
+        return self._shared(request, response)
+
+    def _shared(self, request: Request, response: Response) -> Response:
+        """Let a page of another origin read an answer, if the page's origin is listed."""
+        if origins := self._ingress.settings.origins:
+            cors.share(response, request.headers, origins)
+        return response
+
     async def _answered(self, request: Request, route: Route, call: Call) -> Response:
         try:
             settings = self._ingress.admission.settings
@@ -118,12 +134,15 @@ class HttpServer:
                 check_host(request.headers, settings.hosts or ())
             # A request that may change something.
             if route.method != "GET":
-                check_origin(request.headers, settings.hosts)
+                check_origin(request.headers, settings.hosts, settings.origins)
             name = ""
             if self._access is not None and not route.open:
                 name = self._access.admit(request.headers.get("authorization"))
             call.caller = caller(request.headers, name, settings.fair_by, self._headers)
-            return await route.handler(request, call)
+            response = await route.handler(request, call)
+            if settings.origins:
+                cors.share(response, request.headers, settings.origins)
+            return response
         except EnsembleError as err:
             error = err
         except ClientDisconnect:
@@ -135,7 +154,7 @@ class HttpServer:
             logger.exception("failed on %s %s; trace %s", request.method, path, trace, extra=ids)
             error = EnsembleError(INTERNAL_HINT)
         call.fail(error)
-        return self._error(error, route.style)
+        return self._shared(request, self._error(error, route.style))
 
     def _error(self, error: EnsembleError, style: ErrorStyle) -> Response:
         """Make the answer to a failed request."""

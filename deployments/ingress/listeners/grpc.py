@@ -237,6 +237,11 @@ class GrpcListener:
         if (method := self._methods.get(call.path)) is not None:
             call.check_beginning(method.input_type, self._max_image_bytes)
 
+    def _has_room(self, call: GrpcCall) -> bool:
+        """Tell whether one more stream fits; a sender may have half of all."""
+        senders = [each.call.sender for each in self._connections if each.streams and each.call is not None]
+        return len(senders) < MOST_STREAMS and senders.count(call.sender) < MOST_STREAMS // 2
+
     async def _answer(self, call: GrpcCall) -> Answered | None:
         """Answer a call; None where the call's status names the error."""
         method = self._methods.get(call.path)
@@ -247,9 +252,9 @@ class GrpcListener:
             return None
         if not call.check():
             return None
-        if method.server_streaming and self.streams >= MOST_STREAMS:
+        if method.server_streaming and not self._has_room(call):
             call.code = grpc.StatusCode.RESOURCE_EXHAUSTED
-            call.details = f"overloaded: this replica has {MOST_STREAMS} streams; call {method.name} later"
+            call.details = f"overloaded: this replica has {self.streams} streams; call {method.name} later"
             return None
         body, call.body = bytes(memoryview(call.body)[PREFIX:]), bytearray()
         message = await self._server(call.path[1:], body, call)

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from deployments.contract.caller import ADDRESS, network
 from deployments.contract.errors import ImageTooLarge, InvalidParameter
 from deployments.contract.names import COMPRESSED
 from deployments.ingress.grpc import wire
@@ -55,6 +56,11 @@ class GrpcCall:
         """How long the call may take, seconds."""
         known = DURATION.fullmatch(dict(self.metadata).get("grpc-timeout", ""))
         return min(LONGEST_S, int(known[1]) * SECONDS[known[2]]) if known else LONGEST_S
+
+    @property
+    def sender(self) -> str:
+        """The network of the client's address."""
+        return network(dict(self.metadata).get(ADDRESS, ""))
 
     @property
     def _declared(self) -> int:

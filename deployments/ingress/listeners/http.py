@@ -60,7 +60,7 @@ class OneWrite:
         self._transport.close()
 
 
-class Protocol(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """uvicorn's protocol: responses leave in one write, and what comes of an answered request is dropped.
 
     If a client disconnects, HAProxy closes the connection, and the work on the answer is cancelled.
@@ -152,7 +152,7 @@ class HttpListener:
         config = uvicorn.Config(
             self,
             uds=str(path),
-            http=Protocol,
+            http=HttpConnection,
             ws="none",
             lifespan="off",
             log_config=None,

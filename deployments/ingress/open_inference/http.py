@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from deployments.contract.errors import EnsembleError, NotReady, Unloaded, UnsupportedMediaType
-from deployments.ingress import options
+from deployments.ingress import headers, options
 from deployments.ingress.error_style import AS_TEXT
 from deployments.ingress.http import bodies
 from deployments.ingress.open_inference import http_tensors as tensors
@@ -125,13 +125,13 @@ class OpenInferenceHttp:
         image = bodies.of_image(settings, self._service.max_image_bytes) if tensors.has_images(model) else None
         # Without JSON the whole body is one image.
         limit, image = (None, image) if length else (image, None)
-        by_headers, admission = options.with_headers(options.DEFAULT, request.headers), self._ingress.admission
+        by_headers, admission = headers.with_options(options.DEFAULT, request.headers), self._ingress.admission
         body, began = await bodies.document(request, admission, call.caller, limit, length, image, by_headers)
         asked = tensors.read(model, body, length, settings, store)
         inferred = await model.infer(
             asked.tensor,
             [each.name for each in asked.requested],
-            options.with_headers(options.from_parameters(asked.request.parameters), request.headers),
+            headers.with_options(options.from_parameters(asked.request.parameters), request.headers),
             call,
             began,
         )

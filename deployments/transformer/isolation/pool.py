@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from deployments.contract import clock
 from deployments.contract.errors import EnsembleError
 from deployments.contract.payload import Decoded
 from deployments.contract.preprocessing import Preprocessing
@@ -52,7 +53,7 @@ class IsolatedPool:
             settings: the limits of an image.
             cpu_ns: gets the CPU time that a process used for each image, nanoseconds.
         """
-        loop, now, monotonic = asyncio.get_running_loop(), time.time(), time.monotonic()
+        loop, now, monotonic = asyncio.get_running_loop(), clock.now(), time.monotonic()
         deadlines = [monotonic + (NO_DEADLINE_S if each is None else each - now) for _, each in images]
         calls, taken_ns = zip(images, deadlines, strict=True), [] if cpu_ns is None else cpu_ns
         return await asyncio.gather(

@@ -93,9 +93,10 @@ def decode(connection: socket.socket, request: Request, image: bytes) -> tuple[S
         is_granted, _ = receive(connection, IS_GRANTED)
         if not is_granted:
             raise Overloaded("too many large images are being decoded; try again later")
-    sets, size, warning = decoding.decode(image, header, request.wanted)
-    shapes = [(each.shape[0], each.shape[1], each.shape[2]) for each in sets]
-    return Success(size, warning, shapes), [np.ascontiguousarray(each).reshape(-1).data for each in sets]
+    decoded = decoding.decode(image, header, request.wanted)
+    shapes = [(each.shape[0], each.shape[1], each.shape[2]) for each in decoded.pixels]
+    sets = [np.ascontiguousarray(each).reshape(-1).data for each in decoded.pixels]
+    return Success(decoded.size, decoded.warning, shapes), sets
 
 
 def main() -> None:

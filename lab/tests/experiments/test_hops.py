@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from ensemble_capacity.trace.spans import Span
+from ensemble_capacity.trace.spans import RecordedSpan
 from graph.config import parse
 from lab import reported
 from lab.benchmark.workloads import workload
@@ -16,7 +16,7 @@ TRACE, US = "aa" * 16, 1000
 
 def span(identifier, parent, name, start, end):
     """Times in milliseconds."""
-    return Span(TRACE, identifier, parent, name, "service", start * US, end * US, {}, [], {}, False)
+    return RecordedSpan(TRACE, identifier, parent, name, "service", start * US, end * US, {}, [], {}, False)
 
 
 CLIENT = span("c", None, "client", 0, 100)

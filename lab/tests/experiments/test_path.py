@@ -5,12 +5,12 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ensemble_capacity.trace.spans import Span
+from ensemble_capacity.trace.spans import RecordedSpan
 from lab.experiments.hops import path
 
 
 def span(identifier, parent, name, start, end):
-    return Span("t", identifier, parent, name, "service", start, end, {}, [], {}, False)
+    return RecordedSpan("t", identifier, parent, name, "service", start, end, {}, [], {}, False)
 
 
 def below(spans):

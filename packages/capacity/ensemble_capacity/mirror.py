@@ -77,7 +77,7 @@ async def send(url: str, images: Sequence[Recorded], ca: Path | None) -> list[Re
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one(each)) for each in images]
-                for task in tqdm(tasks, unit="image", mininterval=0.5, delay=1, leave=False):
+                for task in tqdm(tasks, unit="image", mininterval=0.5, delay=1, leave=False, disable=None):
                     await asyncio.wait([task])
         except* ScriptError as errors:
             raise errors.exceptions[0] from None

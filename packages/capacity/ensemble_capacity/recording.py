@@ -16,8 +16,8 @@ from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import Item
 from deployments.contract.options import NOTHING
 from deployments.contract.settings import Schema
+from deployments.folder_permissions import changeable_by_others, is_private
 from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
-from deployments.private import changeable_by_others, is_private
 from graph.feature import Feature, Site
 
 logger = logging.getLogger("ray.serve")

@@ -124,7 +124,7 @@ class MethodNotAllowed(ClientMistake, code="method_not_allowed", http_status=405
 
 
 class MisdirectedRequest(ClientMistake, code="misdirected_request", http_status=421, grpc_status="FAILED_PRECONDITION"):
-    """The header `Host` has a name that the server does not accept."""
+    """The header `Host` has a name that the server does not accept, or the request came by HTTP/2."""
 
 
 # The connection ends, because the rest of the body is not awaited.
@@ -136,6 +136,10 @@ class SlowBody(
     headers={"Connection": "close"},
 ):
     """The body arrived at less than `ingress.min_body_rate`, or less than 8 KB of it arrived in 10 s."""
+
+
+class HeadersTooLarge(ClientMistake, code="headers_too_large", http_status=431, grpc_status="RESOURCE_EXHAUSTED"):
+    """The request's headers, or the call's metadata, have more than 64 KiB or more than 100 lines."""
 
 
 class Overloaded(EnsembleError, code="overloaded", http_status=503, grpc_status="RESOURCE_EXHAUSTED", retry=True):

@@ -11,8 +11,9 @@ from openvino import opset13
 from openvino.preprocess import ColorFormat, PrePostProcessor
 
 from deployments.repository.errors import ModelError
+from deployments.repository.heads import Head, with_head, with_two_classes
 from deployments.repository.layout import Layout, layout_of
-from deployments.repository.network import drop_output_quantization, set_answer, squeeze_scores, with_softmax
+from deployments.repository.network import drop_output_quantization, set_answer, squeeze_scores
 from ensemble_models.statistics import SMALLEST
 
 Color = Literal["RGB", "BGR"]
@@ -29,7 +30,8 @@ def bake(
     scale: Sequence[float],
     channel_order: Color,
     layout: Layout,
-    softmax: bool = True,
+    pixels: ov.Type = ov.Type.u8,
+    head: Head | None = "logits",
 ) -> ov.Model:
     """Give a classifier the ensemble's signature, with its preprocessing inside.
 
@@ -40,10 +42,11 @@ def bake(
         scale: divided by after that, by channel: the standard deviation. ImageNet's values from 0 to 1 times 255.
         channel_order: the order of the model's own channels.
         layout: the model's own layout.
-        softmax: whether one is added: the model answers scores.
+        pixels: the type of the pixels that it shall take.
+        head: the head of its scores, which become a distribution; None keeps them as they are.
 
     Returns:
-        A model with the input `image`, uint8 BGR [N,height,width,3], and the output `probabilities`, float32
+        A model with the input `image`, BGR [N,height,width,3], and the output `probabilities`, float32
         [N,classes], rows that sum to 1. N is free unless the model fixes it.
 
     Raises:
@@ -54,11 +57,16 @@ def bake(
     _reshape(network, size, layout)
     drop_output_quantization(network)
     squeeze_scores(network)
-    if softmax:
-        network = with_softmax(network)
+    if head is not None:
+        if network.output(0).get_partial_shape()[1] == 1:
+            with_two_classes(network, head)
+        else:
+            with_head(network, head)
+    # TFLite's int8 are bytes less 128.
+    shift = 128 if network.input(0).get_element_type() == ov.Type.i8 else 0
     adapter = PrePostProcessor(network)
     image = adapter.input()
-    image.tensor().set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC")).set_color_format(ColorFormat.BGR)
+    image.tensor().set_element_type(pixels).set_layout(ov.Layout("NHWC")).set_color_format(ColorFormat.BGR)
     image.model().set_layout(ov.Layout(layout))
     steps = image.preprocess().convert_element_type(ov.Type.f32)
     # Colour first: mean and scale are in the model's own order of channels.
@@ -68,11 +76,39 @@ def bake(
         steps.mean(list(mean))
     if any(value != 1 for value in scale):
         steps.scale(list(scale))
+    if shift:
+        steps.mean(shift)
     adapter.output().tensor().set_element_type(ov.Type.f32)
     baked = adapter.build()
     baked.input(0).get_tensor().set_names({"image"})
     baked.output(0).get_tensor().set_names({"probabilities"})
     return baked
+
+
+def only_output(network: ov.Model, name: str | None) -> ov.Model:
+    """Keep one output of a model, the given one.
+
+    Raises:
+        ModelError: there is no such output, or there are several and none is given; the message proposes those that
+            may be scores.
+    """
+    if name is None and len(network.outputs) == 1:
+        return network
+    by_name = {min(output.names, default=str(position)): output for position, output in enumerate(network.outputs)}
+    for output in network.outputs:
+        if name in output.names:
+            by_name[str(name)] = output
+    if name in by_name:
+        return ov.Model([by_name[name].get_node().input_value(0)], network.get_parameters())
+    shapes = {each: output.get_partial_shape() for each, output in by_name.items()}
+    shown = "; ".join(f"{each} {shape}" for each, shape in shapes.items())
+    scores = [each for each, shape in shapes.items() if _may_be_scores(shape)]
+    proposed = f": {' or '.join(f'--output {each}' for each in scores)} may be the scores" if scores else ""
+    raise ModelError(f"the model has the outputs {shown}; name the one with the class scores by --output{proposed}")
+
+
+def _may_be_scores(shape: ov.PartialShape) -> bool:
+    return shape.rank.is_dynamic or (len(shape) >= 2 and all(extent == 1 for extent in list(shape)[2:]))
 
 
 def check_ends(network: ov.Model) -> None:
@@ -123,7 +159,7 @@ def _reshape(network: ov.Model, size: tuple[int, int], layout: Layout) -> None:
 def _answers(network: ov.Model, rows: int) -> bool:
     """Return whether the output is [rows,classes], perhaps followed by ones."""
     answer = network.output(0).get_partial_shape()
-    if not answer.is_static or len(answer) < 2 or any(extent != 1 for extent in list(answer)[2:]):
+    if not answer.is_static or len(answer) < 1 or any(extent != 1 for extent in list(answer)[2:]):
         return False
     return bool(answer[0].get_length() == rows)
 

@@ -10,13 +10,14 @@ import numpy as np
 
 from deployments.contract.payload import Probabilities
 from deployments.repository.errors import ModelError
-from deployments.repository.network import load, with_softmax
+from deployments.repository.heads import with_head
+from deployments.repository.network import load
 from deployments.repository.repository import Model, find
 from ensemble_models.baking import with_temperature
 from ensemble_models.costs import precision
 from ensemble_models.dataset import FEWEST, Dataset, check_unseen, provenance, truth
 from ensemble_models.options import COUNT, FILE, POSITIVE, Command, option, repository_option
-from ensemble_models.prediction import answers_probabilities, computed_in, predict, preprocessing
+from ensemble_models.prediction import computed_in, head_of, predict, preprocessing
 from ensemble_models.statistics import Truth, calibration_error, log_loss, temperature, top1
 from ensemble_models.writing import derived_metadata, describe, write_version
 from scripts.errors import ScriptError
@@ -80,9 +81,7 @@ def calibrate(
     number = model.version if replace else None
     network = load(model)
     # As the server gives one to it.
-    if not answers_probabilities(network, wanted.size):
-        network = with_softmax(network)
-    network = with_temperature(network, found)
+    network = with_temperature(with_head(network, head_of(network, wanted.size)), found)
     # Weights in float16 stay so, and the temperature is not rounded to it.
     return write_version(
         network, repository, name, number, metadata, compress_to_fp16=False, replace=replace, check=measure

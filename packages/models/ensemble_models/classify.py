@@ -1,15 +1,7 @@
-"""Classifies images with a running server and prints the answers as a table, as JSON, or into a CSV file.
-
-    ensemble classify photo.jpg folder/ [--protocol grpc] [--top-k 3] [--members] [--json]
-    ensemble classify folder/ --workers 64 --output answers.csv
-
-The second form is for very many images: each answer is written as it comes, and the same command continues after an
-interruption. The API key is read from the environment variable ENSEMBLE_API_KEY.
-"""
+"""Classifies images with a running server and prints the answers as a table, as JSON, or into a CSV file."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import csv
 import io
@@ -19,15 +11,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
+import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ensemble_models.client import Client, for_each
-from scripts.errors import ScriptError, check_writable, errors_in_one_line, positive
-from scripts.flags import described
+from ensemble_models.options import FILE, POSITIVE, Command, OutputFile, option
+from scripts.errors import ScriptError
 
 Result = tuple[Path, dict[str, Any]]
 # Characters of a path in the table.
@@ -113,9 +107,7 @@ def images(paths: Iterable[Path]) -> list[Path]:
     return found
 
 
-async def classify(
-    args: argparse.Namespace, paths: Sequence[Path], note: Callable[[Path, dict[str, Any]], None]
-) -> None:
+async def classify(args: SimpleNamespace, paths: Sequence[Path], note: Callable[[Path, dict[str, Any]], None]) -> None:
     """Send each image, and note its answer or its error as it comes."""
     url = args.url if args.protocol == "http" else f"{'grpcs' if args.ca else 'grpc'}://{args.grpc}"
     async with Client(url, args.workers, args.ca) as client:
@@ -131,7 +123,7 @@ async def classify(
         await for_each(paths, one, args.workers, len(paths))
 
 
-def into_file(args: argparse.Namespace, paths: Sequence[Path]) -> AnswersFile:
+def into_file(args: SimpleNamespace, paths: Sequence[Path]) -> AnswersFile:
     """Classify the images that the file of `--output` has no final answer for, and write theirs."""
     file = AnswersFile(args.output)
     left = [path for path in paths if str(path) not in file.finished]
@@ -165,39 +157,36 @@ def to_json(results: Sequence[Result]) -> str:
     return "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
 
 
-def parse() -> argparse.Namespace:
-    """Parse the command line."""
-    parser = described(__doc__)
-    parser.add_argument("images", nargs="+", type=Path, help="image files, and folders of them")
-    parser.add_argument("--protocol", choices=("http", "grpc"), default="http")
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="address of the HTTP server")
-    parser.add_argument("--grpc", default="127.0.0.1:9000", help="host:port of the gRPC server")
-    parser.add_argument("--ca", type=Path, help="certificate to trust, PEM; gRPC then uses TLS")
-    parser.add_argument("--top-k", type=positive, default=1, help="classes for each image")
-    parser.add_argument("--members", action="store_true", help="print each member's own answer too")
-    parser.add_argument("--json", action="store_true", help="print a line of JSON for each image")
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE.csv", help="append each answer to this file, and print none"
-    )
-    parser.add_argument("--workers", type=positive, default=16, help="requests at a time (default: 16)")
-    args = parser.parse_args()
-    check_writable(parser, args.output)
+@click.command("classify", cls=Command)
+@click.argument("images", nargs=-1, required=True, type=FILE)
+@option("--protocol", type=click.Choice(["http", "grpc"]), default="http")
+@option("--url", default="http://127.0.0.1:8000", help="Address of the HTTP server.")
+@option("--grpc", default="127.0.0.1:9000", help="Host and port of the gRPC server.")
+@option("--ca", type=FILE, help="Certificate to trust, PEM; gRPC then uses TLS.")
+@option("--top-k", type=POSITIVE, default=1, help="Classes for each image.")
+@option("--members", is_flag=True, help="Print each member's own answer, too.")
+@option("--json", is_flag=True, help="Print a line of JSON for each image.")
+@option("--output", type=OutputFile(), metavar="FILE.csv", help="Append each answer to this file, and print none.")
+@option("--workers", type=POSITIVE, default=16, help="Requests at a time.")
+def main(**given: Any) -> None:
+    """Classify images with a running server; print the answers as a table or as JSON, or write a CSV file.
+
+    ensemble classify photo.jpg folder/ [--protocol grpc] [--top-k 3] [--members] [--json]
+    ensemble classify folder/ --workers 64 --output answers.csv
+
+    The second form is for very many images: each answer is written as it comes, and the same command continues after
+    an interruption. The API key is read from the environment variable ENSEMBLE_API_KEY.
+    """
+    args = SimpleNamespace(**given)
     if args.output is not None and (args.json or args.members or args.top_k > 1):
-        parser.error("--output writes one class for each image: leave out --json, --members and --top-k")
-    return args
-
-
-def main() -> None:
-    """Parse the command line, classify, and print."""
-    args = parse()
-    with errors_in_one_line():
-        paths = images(args.images)
-        if args.output is not None:
-            file = into_file(args, paths)
-            print("\n".join(file.report(len(paths))))
-            sys.exit(1 if file.failed else 0)
-        answers: dict[Path, dict[str, Any]] = {}
-        asyncio.run(classify(args, paths, answers.__setitem__))
+        raise click.UsageError("--output writes one class for each image: leave out --json, --members and --top-k")
+    paths = images(args.images)
+    if args.output is not None:
+        file = into_file(args, paths)
+        print("\n".join(file.report(len(paths))))
+        sys.exit(1 if file.failed else 0)
+    answers: dict[Path, dict[str, Any]] = {}
+    asyncio.run(classify(args, paths, answers.__setitem__))
     results = [(path, answers[path]) for path in paths]
     if args.json:
         print(to_json(results))

@@ -88,7 +88,7 @@ async def for_each(
     The items are taken one by one, so that a large dataset is never in memory as a whole.
     """
     left = iter(items)
-    with tqdm(total=total, unit=unit, mininterval=0.5, delay=1, leave=False) as bar:
+    with tqdm(total=total, unit=unit, mininterval=0.5, delay=1, leave=False, disable=None) as bar:
 
         async def take() -> None:
             for item in left:

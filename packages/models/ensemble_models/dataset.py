@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -25,7 +26,13 @@ from deployments.transformer.transformer import TransformerSettings
 from ensemble_models.statistics import Truth
 from scripts.errors import DatasetError, ScriptError
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png"})
+# What the server decodes; other files in the folders of classes are named.
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".ppm", ".jp2", ".avif"}
+)
+# Images that the server does not decode, so that they are missed.
+OTHER_IMAGES = frozenset({".heic", ".heif", ".jxl", ".svg", ".raw", ".cr2", ".nef", ".dng", ".npy", ".psd"})
+SETS = frozenset({"train", "training", "val", "valid", "validation", "test"})
 LIMITS = TransformerSettings()
 # Fewer images tell too little of how sure a model should be.
 FEWEST = 500
@@ -49,22 +56,28 @@ class Dataset:
     def open(cls, path: Path) -> Dataset:
         """List the images of a zip file or a folder.
 
+        A folder inside of a zip file is named like one on disk, as `images.zip/val`.
+
         Raises:
-            DatasetError: there is no `<class>/*.jpg` (or .jpeg, .png) in `path`, or it is a damaged zip file.
+            DatasetError: there is no `<class>/*.jpg` (or another format) in `path`, it is a damaged zip file, or it has
+                several sets, as `train/` and `val/`.
         """
-        if path.is_dir():
+        archive, inside = _archive(path)
+        if archive is not None:
+            entries = [name.removeprefix(inside) for name in _entries(archive) if name.startswith(inside)]
+        elif path.is_dir():
             entries = [file.relative_to(path).as_posix() for file in path.rglob("*")]
-        elif path.is_file() and zipfile.is_zipfile(path):
-            try:
-                with zipfile.ZipFile(path) as archive:
-                    entries = archive.namelist()
-            except zipfile.BadZipFile as err:
-                raise DatasetError(f"{path}: {err}") from err
         else:
             raise DatasetError(f"{path} is neither a folder nor a zip file of <class>/*.jpg")
-        names = sorted(name for name in entries if _is_labelled_image(PurePosixPath(name)))
+        names = sorted(name for name in entries if _is_labelled(PurePosixPath(name), SUFFIXES))
+        skipped = sorted(name for name in entries if _is_labelled(PurePosixPath(name), OTHER_IMAGES))
         if not names:
-            raise DatasetError(f"{path} holds no <class>/*.jpg")
+            raise DatasetError(f"{path} holds no <class>/*.jpg{f', only {skipped[0]} and such' if skipped else ''}")
+        if lost := sorted({label(name) for name in skipped} - {label(name) for name in names}):
+            raise DatasetError(f"{path}: no image of class {lost[0]!r} can be read, as {skipped[0]}; save them as JPEG")
+        if skipped:
+            print(f"{path}: {len(skipped)} images are skipped, because they can't be read, as {skipped[0]}")
+        _check_one_set(path, names)
         return cls(path, tuple(names))
 
     def __len__(self) -> int:
@@ -83,8 +96,9 @@ class Dataset:
         Raises:
             DatasetError: see `read`.
         """
-        if self.path.is_file():
-            return sha256(self.path)
+        archive, inside = _archive(self.path)
+        if archive is not None and not inside:
+            return sha256(archive)
         every, digest = Dataset.open(self.path), hashlib.sha256()
         for name, (encoded, _) in zip(every.names, every.read(), strict=True):
             digest.update(f"{name}\0{hashlib.sha256(encoded).hexdigest()}\n".encode())
@@ -119,11 +133,13 @@ class Dataset:
         Raises:
             DatasetError: an image can't be read, or in a zip file is encrypted, damaged or packed unusually.
         """
-        if self.path.is_dir():
+        file, inside = _archive(self.path)
+        if file is None:
             yield from self._each(lambda name: (self.path / name).read_bytes())
-        else:
-            with zipfile.ZipFile(self.path) as archive:
-                yield from self._each(archive.read)
+            return
+        entries = _entries(file)
+        with zipfile.ZipFile(file) as archive:
+            yield from self._each(lambda name: archive.read(entries[inside + name]))
 
     def _each(self, read: Callable[[str], bytes]) -> Iterator[tuple[bytes, str]]:
         for name in self.names:
@@ -132,6 +148,37 @@ class Dataset:
             except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as err:
                 raise DatasetError(f"{self.path}: {name}: {err}") from err
             yield encoded, label(name)
+
+
+def _archive(path: Path) -> tuple[Path | None, str]:
+    """Return the zip file that a path names, or leads into, and the folder in it, which ends in a slash."""
+    for file in (path, *path.parents):
+        if file.is_file():
+            inside = path.relative_to(file).as_posix()
+            return (file, "" if inside == "." else f"{inside}/") if zipfile.is_zipfile(file) else (None, "")
+    return None, ""
+
+
+def _entries(file: Path) -> dict[str, str]:
+    """Map the paths in a zip file to the names that it has for them: Windows' programs write backslashes."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return {name.replace("\\", "/"): name for name in archive.namelist()}
+    except zipfile.BadZipFile as err:
+        raise DatasetError(f"{file}: {err}") from err
+
+
+def _check_one_set(path: Path, names: Sequence[str]) -> None:
+    """Raise DatasetError if several folders hold the same classes, as `train/` and `val/` do."""
+    sets: dict[str, set[str]] = {}
+    for name in names:
+        sets.setdefault(PurePosixPath(name).parent.parent.as_posix(), set()).add(label(name))
+    for first, second in combinations(sorted(sets), 2):
+        if sets[first] & sets[second] or {first, second} & SETS:
+            raise DatasetError(
+                f"{path} holds several sets of images, {', '.join(sorted(sets))}: name one, as {path / second}; images "
+                "that trained a model show too high an accuracy"
+            )
 
 
 def label(name: str) -> str:
@@ -200,7 +247,7 @@ def truth(dataset: Dataset, model: Model) -> Truth:
 def truth_of(models: Sequence[Model], dataset: Dataset) -> Truth:
     """Find the class of every image by the labels that all models share; raises ScriptError if they differ."""
     labels = truth(dataset, models[0])
-    if other := [model.name for model in models if model.labels != models[0].labels]:
+    if other := [model.name for model in models if set(model.labels or ()) != set(models[0].labels or ())]:
         raise ScriptError(f"models {models[0].name!r} and {other[0]!r} have different labels; name one by --members")
     return labels
 
@@ -288,7 +335,7 @@ def images_left_out(model: Model, images: Dataset) -> int | None:
     return min(left_out, default=None)
 
 
-def _is_labelled_image(name: PurePosixPath) -> bool:
+def _is_labelled(name: PurePosixPath, suffixes: frozenset[str]) -> bool:
     # macOS and Jupyter leave folders and files beside the images that look like them.
     hidden = any(part.startswith(".") or part == "__MACOSX" for part in name.parts)
-    return name.suffix.lower() in SUFFIXES and bool(label(str(name))) and not hidden
+    return name.suffix.lower() in suffixes and bool(label(str(name))) and not hidden

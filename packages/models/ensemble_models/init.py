@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
-import yaml
 
+from deployments.contract.errors import ConfigurationError
 from deployments.repository.errors import ModelError
 from ensemble_models.options import FILE, Command, OutputFile, option, repository_option
 from ensemble_models.prepare import __main__ as prepare
 from scripts import configuration
 from scripts.errors import ScriptError
+from scripts.strict_yaml import Document
 
 # In the folder that Keras and TensorFlow export.
 SAVED_MODEL = "saved_model.pb"
@@ -66,18 +69,34 @@ def write(file: Path, repository: Path, members: list[str]) -> None:
         print(f"{member.name}: version {agreed.versions[member.name]}, {agreed.preprocessing[member.name].key} pixels")
     for doubt in configuration.doubts(config, agreed):
         print(f"warning: {doubt}")
-    print(f"wrote {file}, with {len(agreed.labels)} classes; serve it: ensemble serve {file}")
+    print(f"wrote {file}, with {len(agreed.labels)} classes")
+
+
+@contextmanager
+def temporary(members: Sequence[Path], data: Path | None, labels: Path | None) -> Iterator[Path]:
+    """Prepare files of models in a private folder, which lasts for the block; give and print their configuration.
+
+    Raises:
+        ModelError, ScriptError: as `prepared`.
+    """
+    with TemporaryDirectory(prefix="ensemble-models-") as folder:
+        file, repository = Path(folder) / "serve.yaml", Path(folder) / "models"
+        names = [str(each) for each in dict.fromkeys(members)]
+        check(file, names)
+        write(file, repository, [prepared(name, repository, data, labels) for name in names])
+        print(file.read_text(encoding="utf-8"))
+        yield file
 
 
 def _in_yaml(text: str) -> str:
     """Write a name or a path in YAML: in quotes only where YAML would read something else, as a number."""
-    with suppress(yaml.YAMLError):
-        if yaml.safe_load(text) == text:
+    with suppress(ConfigurationError):
+        if Document(text).value == text:
             return text
     return json.dumps(text, ensure_ascii=False)
 
 
-def prepared(member: str, repository: Path, data: Path | None) -> str:
+def prepared(member: str, repository: Path, data: Path | None, labels: Path | None = None) -> str:
     """Return the name of a model, which is prepared if a file or the folder of a SavedModel is given.
 
     Raises:
@@ -88,7 +107,8 @@ def prepared(member: str, repository: Path, data: Path | None) -> str:
         return member
     name = Path(member).stem
     arguments = [member, "--name", name, "--repository", str(repository)]
-    arguments += [] if data is None else ["--data", str(data)]
+    for flag, given in (("--data", data), ("--labels", labels)):
+        arguments += [] if given is None else [flag, str(given)]
     try:
         with prepare.main.make_context("prepare", arguments) as context:
             prepare.main.invoke(context)
@@ -139,6 +159,7 @@ def main(file: Path, members: tuple[str, ...], data: Path | None, repository: Pa
     names = list(dict.fromkeys(members))
     check(file, names)
     write(file, repository, [prepared(name, repository, data) for name in names])
+    print(f"serve it: ensemble serve {file}")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from deployments.contract.batch import Batch
@@ -24,9 +25,10 @@ from deployments.contract.preprocessing import AsSent, MemberInput, Preprocessin
 from deployments.members import Member
 from deployments.members.local import LocalMember
 from deployments.members.openvino import OpenVino
-from deployments.members.predictor import infer_now, is_distribution
+from deployments.members.predictor import infer_now
 from deployments.members.versioned import check
 from deployments.repository.errors import ModelError
+from deployments.repository.heads import Head, recognize
 from deployments.repository.repository import Folder, Model
 from ensemble_models.costs import image_size, precision
 from ensemble_models.dataset import Dataset, decode_all
@@ -39,7 +41,7 @@ UNKNOWN = "unknown"
 # A batch of the server's own size, so that members on other servers take it.
 AT_ONCE = 16
 
-Predict = Callable[[Pixels], Probabilities]
+Predict = Callable[[Pixels | NDArray[np.float32]], Probabilities]
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,10 @@ def of_models(models: Sequence[Model]) -> list[Candidate]:
         ModelError: a model is damaged, or fixes no input size.
         ConfigurationError: a model can't run.
     """
-    return [_of_model(OpenVino(name=each.name), each, MemberInterface(preprocessing(each), ())) for each in models]
+    # In the first one's order of the classes, if they have the same.
+    named = [model.labels or () for model in models]
+    labels = named[0] if named and all(set(each) == set(named[0]) for each in named) else ()
+    return [_of_model(OpenVino(name=each.name), each, MemberInterface(preprocessing(each), labels)) for each in models]
 
 
 def of_configuration(config: EnsembleConfig, agreed: EnsembleSignature) -> list[Candidate]:
@@ -146,7 +151,7 @@ async def _predictions(
 ) -> tuple[list[Probabilities], list[float | None]]:
     parts: list[list[Probabilities]] = [[] for _ in candidates]
     took: list[list[float]] = [[] for _ in candidates]
-    with tqdm(total=len(dataset), desc="predict", unit="img", leave=False) as progress:
+    with tqdm(total=len(dataset), desc="predict", unit="img", leave=False, disable=None) as progress:
         for names, encoded in _chunks(dataset):
             made: dict[str, Any] = {AsSent().key: encoded}
             for candidate, outputs, times in zip(candidates, parts, took, strict=True):
@@ -181,14 +186,22 @@ def network_probabilities(network: ov.Model, pixels: Pixels) -> Probabilities:
     return runner(network, INFERENCE_PRECISION_HINT="f32")(pixels)
 
 
-def answers_probabilities(network: ov.Model, size: tuple[int, int]) -> bool:
-    """Check whether a network, uint8 BGR [N,H,W,3] to float32 [N,classes], answers distributions to noise."""
-    noise = np.random.default_rng(0).integers(0, 256, (3, *size, 3), np.uint8)
-    return is_distribution(network_probabilities(network, noise))
+def head_of(network: ov.Model, size: tuple[int, int], images: Pixels | None = None) -> Head:
+    """Recognize the head of a network, uint8 BGR [N,H,W,3] to scores, by its scores of noise and of images, if any.
+
+    Raises:
+        ModelError: see `recognize`.
+    """
+    noise = np.random.default_rng(0).integers(0, 256, (6, *size, 3), np.uint8)
+    # Dark, bright, of little contrast and of one colour, so that rows differ.
+    noise[1], noise[2], noise[3] = noise[1] // 4, 255 - noise[2] // 4, 96 + noise[3] // 4
+    noise[4], noise[5] = (220, 40, 10), (10, 60, 230)
+    shown = noise if images is None else np.concatenate([noise, images])
+    return recognize(network, network_probabilities(network, shown))
 
 
 def runner(network: ov.Model, **options: str) -> Predict:
-    """Compile a network, uint8 [N,H,W,3] to float32 [N,classes], into a function of any number of images.
+    """Compile a network, pixels [N,H,W,3] to float32 [N,classes], into a function of any number of images.
 
     The function raises RuntimeError if the network fails.
     """
@@ -196,7 +209,7 @@ def runner(network: ov.Model, **options: str) -> Predict:
     fixed = network.input(0).get_partial_shape()[0]
     rows = AT_ONCE if fixed.is_dynamic else fixed.get_length()
 
-    def run(pixels: Pixels) -> Probabilities:
+    def run(pixels: Pixels | NDArray[np.float32]) -> Probabilities:
         # A model that fixes its batch gets the last image again where images are lacking.
         lacking = 0 if fixed.is_dynamic else -len(pixels) % rows
         filled = np.concatenate([pixels, *[pixels[-1:]] * lacking])

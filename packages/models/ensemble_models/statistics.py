@@ -18,6 +18,8 @@ Truth = NDArray[np.int64]
 # The smallest probability whose logarithm is taken.
 SMALLEST = 1e-30
 BINS = 15
+# The 99 % quantile of the normal distribution, on both sides.
+CAREFUL = 2.576
 # The temperatures that are looked for, and by how many bisections.
 LOWEST, HIGHEST, BISECTIONS = 0.05, 20.0, 30
 # The significance level of `chance`.
@@ -89,6 +91,12 @@ def calibration_error(sure: Probabilities, right: NDArray[np.bool_]) -> float:
 def log_loss(probabilities: Probabilities, labels: Truth) -> float:
     """Compute the mean negative log-likelihood, in nats, of labels, [N], by probabilities, [N,C]."""
     return -float(np.log(of_labels(probabilities, labels)).mean())
+
+
+def less_surprised(first: Probabilities, second: Probabilities, labels: Truth) -> bool:
+    """Check whether the second model makes the labels, [N], likelier than the first, by a paired 99 % interval."""
+    gain = np.log(of_labels(second, labels)) - np.log(of_labels(first, labels))
+    return bool(gain.mean() > CAREFUL * gain.std() / math.sqrt(len(gain)))
 
 
 def temperature(probabilities: Probabilities, labels: Truth) -> float:

@@ -94,3 +94,44 @@ def test_what_cannot_be_unpacked_is_told(tmp_path: Path, offset: int, value: int
     path.write_bytes(content)
     with pytest.raises(DatasetError, match=f"cat/1.jpg: .*{message}"):
         list(Dataset.open(path).read())
+
+
+def test_every_format_that_the_server_decodes_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whole classes of .webp, .bmp and .tif images vanished without a word."""
+    for name in ("cat/1.webp", "dog/1.bmp", "emu/1.tif", "fox/1.JPG", "fox/2.heic"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert Dataset.open(tmp_path).classes == ("cat", "dog", "emu", "fox")
+    assert "1 images are skipped, because they can't be read, as fox/2.heic" in capsys.readouterr().out
+    (tmp_path / "fox" / "1.JPG").unlink()
+    with pytest.raises(DatasetError, match=r"no image of class 'fox' can be read, as fox/2\.heic; save them as JPEG"):
+        Dataset.open(tmp_path)
+
+
+def test_training_images_are_not_merged_with_others(tmp_path: Path) -> None:
+    """ "Images that trained nothing" were train/ and val/ together."""
+    for name in ("train/cat/1.jpg", "train/dog/1.jpg", "val/cat/1.jpg", "val/dog/2.jpg"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(name.encode())
+    with pytest.raises(DatasetError, match=r"several sets of images, train, val: name one, as .*/val"):
+        Dataset.open(tmp_path)
+    assert Dataset.open(tmp_path / "val").names == ("cat/1.jpg", "dog/2.jpg")
+    with zipfile.ZipFile(tmp_path / "images.zip", "w") as archive:
+        for file in sorted(tmp_path.rglob("*.jpg")):
+            archive.write(file, file.relative_to(tmp_path))
+    inside = Dataset.open(tmp_path / "images.zip" / "val")
+    assert list(inside.read()) == [(b"val/cat/1.jpg", "cat"), (b"val/dog/2.jpg", "dog")]
+    assert inside.sha256 == Dataset.open(tmp_path / "val").sha256
+    (tmp_path / "sorted" / "pets" / "cat").mkdir(parents=True)
+    (tmp_path / "sorted" / "farm" / "cow").mkdir(parents=True)
+    for name in ("pets/cat/1.jpg", "farm/cow/1.jpg"):
+        (tmp_path / "sorted" / name).touch()
+    assert Dataset.open(tmp_path / "sorted").classes == ("cat", "cow")
+
+
+def test_a_zip_file_of_windows_is_read(tmp_path: Path) -> None:
+    """Some of its programs separate folders by backslashes."""
+    with zipfile.ZipFile(tmp_path / "images.zip", "w") as archive:
+        archive.writestr("images\\cat\\1.jpg", b"cat")
+        archive.writestr("images\\dog\\1.jpg", b"dog")
+    assert list(Dataset.open(tmp_path / "images.zip").read()) == [(b"cat", "cat"), (b"dog", "dog")]

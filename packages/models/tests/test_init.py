@@ -1,14 +1,20 @@
 import sys
 
+import cv2
+import numpy as np
 import openvino as ov
 import pytest
 import yaml
+from openvino import opset13
 
 from deployments.cpus import available_cpus
+from deployments.repository.errors import ModelError
 from ensemble_models import init
 from ensemble_models.doctor.__main__ import examine
 from packages.models.tests.tiny import constant
 from scripts.configuration import check, read
+from scripts.errors import ScriptError
+from scripts.serve import __main__ as command
 from tests.conftest import ROOT
 from tests.networks import brightness, store
 
@@ -23,7 +29,7 @@ def test_it_writes_what_can_be_served(tmp_path, monkeypatch, capsys):
     store(tmp_path / "models", "two", brightness())
     monkeypatch.chdir(tmp_path)
     run(monkeypatch, "my.yaml", "--members", "one", "two")
-    assert "wrote my.yaml, with 8 classes; serve it: ensemble serve my.yaml" in capsys.readouterr().out
+    assert "wrote my.yaml, with 8 classes\nserve it: ensemble serve my.yaml" in capsys.readouterr().out
     [application] = yaml.safe_load((tmp_path / "my.yaml").read_text())["applications"]
     assert application["args"]["model_repository"] == "models"
     assert "- {name: one, version: 1, placement: inline}" in (tmp_path / "my.yaml").read_text()
@@ -108,3 +114,60 @@ def test_the_folder_of_a_saved_model_is_prepared(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match=r"error: .*--channel-order"):
         run(monkeypatch, "my.yaml", "--members", ROOT / "packages" / "models" / "tests" / "formats" / "saved_model")
+
+
+def light_or_dark(gain):
+    """Logits of light and dark, by the colours of pixels from 0 to 1, float32 [1,3,8,8] to [1,2]."""
+    image = opset13.parameter([1, 3, 8, 8], ov.Type.f32)
+    colours = opset13.reduce_mean(image, np.array([2, 3]), keep_dims=False)
+    weights = gain * np.array([[-0.6, 0.6], [-0.3, 0.3], [-0.1, 0.1]], np.float32)
+    return ov.Model(
+        [opset13.add(opset13.matmul(colours, weights, False, False), gain * np.array([0.5, -0.5], np.float32))], [image]
+    )
+
+
+@pytest.fixture
+def two_files(tmp_path):
+    """Two files of models, and 400 images of one colour each in the folders of their classes."""
+    random = np.random.default_rng(3)
+    for name in ("dark", "light"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+    for number, red_green_blue in enumerate(random.integers(0, 256, (400, 3))):
+        light = red_green_blue @ [0.6, 0.3, 0.1] > 127.5
+        pixels = np.tile(red_green_blue.astype(np.uint8)[::-1], (8, 8, 1))
+        cv2.imwrite(str(tmp_path / "images" / ("light" if light else "dark") / f"{number}.png"), pixels)
+    for name, gain in (("one", 20), ("two", 30)):
+        ov.save_model(light_or_dark(gain), tmp_path / f"{name}.xml")
+    return tmp_path
+
+
+def test_files_of_models_are_served_as_they_would_be_configured(two_files, capsys):
+    """In a folder that lasts as long as the server; what is served is printed."""
+    arguments = [str(two_files / "one.xml"), str(two_files / "two.xml"), "--data", str(two_files / "images")]
+    args = command.parser().parse_args(arguments)
+    with command.configuration(args) as file:
+        [application] = read(file)["applications"]
+        config, agreed = check(application)
+        assert [member.name for member in config.members] == ["one", "two"]
+        assert agreed.labels == ("dark", "light")
+        assert config.ensemble.quorum == 1
+        assert file.read_text() in capsys.readouterr().out
+        assert file.parent.stat().st_mode & 0o077 == 0
+    assert not file.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["a.yaml", "b.yaml"], "one configuration is served"),
+        (["a.yaml", "--data", "images"], "--data and --labels are for files of models"),
+        (["missing.onnx"], "missing.onnx"),
+    ],
+)
+def test_what_names_no_configuration_is_refused(arguments, reason, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with (
+        pytest.raises((ScriptError, ModelError, ValueError), match=reason),
+        command.configuration(command.parser().parse_args(arguments)),
+    ):
+        pass

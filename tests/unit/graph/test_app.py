@@ -46,8 +46,9 @@ def test_members_that_disagree_on_class_count_are_named(repository, tmp_path):
 
 def test_members_that_disagree_on_labels_are_named(tmp_path):
     store(tmp_path, "a", constant([0.5, 0.5]), classes=("x", "y"))
-    store(tmp_path, "b", constant([0.5, 0.5]), classes=("y", "x"))
-    with pytest.raises(ConfigurationError, match=r"'a' and 'b' disagree on the labels"):
+    store(tmp_path, "b", constant([0.5, 0.5]), classes=("y", "z"))
+    message = r"'a' and 'b' disagree on the labels, as 'x' \(2 and 2 classes\): leave one of them out, or give both"
+    with pytest.raises(ConfigurationError, match=message):
         build(args(tmp_path, "a", "b"))
 
 

@@ -24,7 +24,7 @@ def config(*placements, **more):
 @pytest.mark.parametrize(("cpus", "threads"), [(1, 1), (2, 1), (5, 2), (16, 8)])
 def test_members_share_the_cores_unless_threads_are_set(cpus, threads, monkeypatch):
     made = []
-    monkeypatch.setattr(placement, "available_cpus", lambda: cpus)
+    monkeypatch.setattr(placement, "available_cores", lambda: cpus)
     monkeypatch.setattr(openvino.OpenVino, "make", lambda self, *_: made.append(self.threads))
     members = config("inline", "inline").members
     assert placement.sharing(config("inline", "inline"), members[0]) == 2
@@ -61,7 +61,7 @@ def test_members_of_a_cascade_take_turns_so_each_has_all_cores():
 
 def test_replicas_of_this_machine_share_the_threads_that_are_left_open(monkeypatch):
     made = []
-    monkeypatch.setattr(placement, "available_cpus", lambda: 16)
+    monkeypatch.setattr(placement, "available_cores", lambda: 16)
     monkeypatch.setattr(openvino.OpenVino, "make", lambda self, *_: made.append(self.threads))
     token = placement.REPLICAS.set(4)
     try:

@@ -50,7 +50,7 @@ def test_the_settings_change_the_version_of_a_replica_that_started_later_and_giv
 def test_a_first_version_whose_files_were_replaced_is_checked_as_a_new_one_is(replica, tmp_path):
     start = replica()
     (tmp_path / "m" / "2").rename(tmp_path / "before")
-    put(tmp_path, 2, classes=CLASSES[::-1])
+    put(tmp_path, 2, classes=("other", *CLASSES[1:]))
     with pytest.raises(ConfigurationError, match="'m': version 2: its labels are not the ensemble's"):
         start()
 

@@ -85,8 +85,20 @@ def test_a_remote_member_without_a_server_takes_what_the_others_take(tmp_path):
 def test_labels_of_a_remote_member_are_compared(tmp_path):
     store(tmp_path, "here", constant([0.5, 0.5]), classes=CLASSES)
     members = [{"name": "here"}, {"name": "far", **ELSEWHERE, "labels": ["x", "z"]}]
-    with pytest.raises(ConfigurationError, match="'here' and 'far' disagree on the labels"):
+    with pytest.raises(ConfigurationError, match="'far' and 'here' disagree on the labels, as 'y'"):
         resolve_signatures(parse({"model_repository": str(tmp_path), "members": members}))
+
+
+def test_members_with_the_classes_in_another_order_are_matched_by_name(tmp_path):
+    for name, classes in (("a", CLASSES), ("b", CLASSES[::-1])):
+        store(tmp_path, name, constant([0.8, 0.2]), classes=classes)
+    members = [{"name": "a"}, {"name": "b"}]
+    found = resolve_signatures(parse({"model_repository": str(tmp_path), "members": members}))
+    assert (found.labels, found.reordered) == (CLASSES, ("b",))
+    # A member on another server answers in its own order, which the others take.
+    members = [{"name": "a"}, {"name": "far", **ELSEWHERE, "labels": list(CLASSES[::-1])}]
+    found = resolve_signatures(parse({"model_repository": str(tmp_path), "members": members}))
+    assert (found.labels, found.reordered) == (CLASSES[::-1], ("a",))
 
 
 def test_somebody_must_tell_the_classes(tmp_path):

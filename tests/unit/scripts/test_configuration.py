@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -7,17 +8,8 @@ import yaml
 
 from deployments.contract.errors import ConfigurationError
 from packages.models.tests.tiny import add
-from scripts.configuration import (
-    check,
-    check_arguments,
-    check_import_paths,
-    check_names,
-    check_schema,
-    doubts,
-    log_json,
-    read,
-)
-from scripts.errors import ScriptError
+from scripts import serve_schema
+from scripts.configuration import check, check_arguments, check_import_paths, doubts, load, log_json, read
 from tests.networks import brightness, store
 from tests.server.server import config
 
@@ -25,7 +17,7 @@ from tests.server.server import config
 def test_a_relative_repository_is_the_folders_of_the_file(tmp_path, repository):
     for given, expected in (("models", str(tmp_path / "models")), ("s3://a/b", "s3://a/b"), ("/x", "/x")):
         (tmp_path / "my.yaml").write_text(yaml.safe_dump(config(given, "inline")))
-        assert read(tmp_path / "my.yaml")["applications"][0]["args"]["model_repository"] == expected
+        assert load(tmp_path / "my.yaml").value["applications"][0]["args"]["model_repository"] == expected
     with pytest.raises(
         ConfigurationError, match=f"there is no folder {tmp_path}/models, in which model 'one' would be"
     ):
@@ -37,22 +29,27 @@ def test_a_relative_repository_is_the_folders_of_the_file(tmp_path, repository):
     [
         ("[", "not valid YAML"),
         ("- a list", "is a mapping"),
-        ("applications: {name: a}", "is a list of mappings"),
-        ("applications: [{deployments: [{num_replicas: [2]}]}]", "num_replicas: it is a number or `auto`"),
-        ("applications: [{deployments: [{autoscaling_config: true}]}]", "autoscaling_config: it is a mapping"),
-        ("a: &a {b: 1}\nc:\n  <<: *a\n  b: 2\n  b: 3", "'b' stands twice in one mapping; merge both\n.*line 5"),
-        ("http_options: {host: }", r"http_options\.host is None; write an address, such as 127\.0\.0\.1"),
+        ("", "is a mapping"),
+        ("applications: {name: a}", "line 1: applications: Input should be a list"),
+        ("applications: 5", "line 1: applications: Input should be a list"),
+        ("\nhttp_options: {host: }\napplications: []", r"line 2: http_options\.host: .* valid string \(got None\)"),
+        ("a: &a {b: 1}\nc:\n  <<: *a\n  b: 2\n  b: 3", r"line 5: c\.b: 'b' stands twice in one mapping; merge both"),
+        ("a: &a [*a]", "line 1: a.0: it contains itself"),
+        ("a:\n  1: b", "line 2: a.1: a key is a text; write '1'"),
+        ("? [b]\n: c", "line 1: .*a key is a text, and no list"),
+        ("a: !!set {b}", "line 1: a: a tag; remove it"),
+        ("a: !!python/name:os.system", "line 1: a: readers of YAML differ"),
     ],
 )
 def test_a_file_that_is_no_configuration(tmp_path, text, told):
     (tmp_path / "bad.yaml").write_text(text)
-    with pytest.raises(ScriptError, match=told):
+    with pytest.raises(ConfigurationError, match=told):
         read(tmp_path / "bad.yaml")
 
 
 def test_a_picture_is_no_configuration(tmp_path):
     (tmp_path / "bad.yaml").write_bytes(b"\xff\xd8\xff")
-    with pytest.raises(ScriptError, match="not valid YAML"):
+    with pytest.raises(ConfigurationError, match="not valid YAML"):
         read(tmp_path / "bad.yaml")
 
 
@@ -77,20 +74,78 @@ def test_a_name_that_ray_can_not_take_is_refused(repository, place):
     *above, field = place.split(".")
     holder = content["applications"][0]["deployments"][0] if above else content["applications"][0]
     holder[field] = f"{holder[field]}kätzchen"
-    with pytest.raises(ConfigurationError, match=rf"applications: {place}: '.*kätzchen' is not ASCII; Ray takes ASCII"):
-        check_schema(content)
+    with pytest.raises(ConfigurationError, match=rf"^applications.0.{place}: '.*kätzchen' is not ASCII, and Ray"):
+        serve_schema.check(content)
 
 
-def test_what_serve_refuses_is_named_before_it_runs(repository):
+INGRESS = {"name": "Ingress"}
+
+
+@pytest.mark.parametrize(
+    ("change", "entries", "told"),
+    [
+        ({"aplications": []}, [], "^aplications: unknown field; did you mean 'applications'"),
+        ({"x-common": {"port": 1}}, [], "^x-common: unknown field$"),
+        ({"http_options": {"PORT": 1}}, [], r"^http_options\.PORT: unknown field; did you mean 'port'"),
+        ({"http_options": {"port": True}}, [], r"^http_options\.port: Input should be a valid integer \(got true\)"),
+        ({"http_options": {"port": "8000"}}, [], r"valid integer \(got '8000'\); write 8000 without quotes"),
+        ({"http_options": {"host": 5}}, [], r"^http_options\.host: .* valid string \(got 5\); write '5'"),
+        ({"grpc_options": {"quick": 1}}, [], r"^grpc_options\.quick: unknown field$"),
+        ({"grpc_options": {"enable_reflection": "true"}}, [], r"\(got 'true'\); write true without quotes"),
+        ({"proxy_location": "Nowhere"}, [], "^proxy_location: Input should be 'Disabled', 'HeadOnly' or 'EveryNode'"),
+        ({}, [INGRESS, INGRESS], r"^applications\.0\.deployments\.1\.name: 'Ingress' has an entry before"),
+        ({}, [{"num_replicas": 1}], r"^applications\.0\.deployments\.0\.name: Field required$"),
+        ({"applications": [{"import_path": "graph.app:build", "route_prefix": "x"}]}, None, r"route_prefix: it begins"),
+        ({}, ["Ingress"], r"^applications\.0\.deployments\.0: Input should be a mapping \(got 'Ingress'\)"),
+        ({"applications": {"name": "a"}}, None, r"^applications: Input should be a list"),
+        ({}, {"name": "Ingress"}, r"^applications\.0\.deployments: Input should be a list"),
+        ({}, [{**INGRESS, "num_replica": 1}], r"\.num_replica: unknown field; did you mean 'num_replicas'"),
+        ({}, [{**INGRESS, "num_replicas": [2]}], r"deployments\.0: `num_replicas` must be an int"),
+        ({}, [{**INGRESS, "num_replicas": True}], r"num_replicas: Input should be a valid integer \(got true\)"),
+        ({}, [{**INGRESS, "autoscaling_config": True}], r"\.autoscaling_config: Input should be a mapping"),
+        (
+            {},
+            [{**INGRESS, "autoscaling_config": {"min_replicas": 7, "max_replicas": 2}}],
+            r"^applications\.0\.deployments\.0\.autoscaling_config: max_replicas \(2\) must be greater than or equal",
+        ),
+        (
+            {},
+            [{**INGRESS, "autoscaling_config": {"upscale_delay_s": "resnet"}}],
+            r"autoscaling_config\.upscale_delay_s: Input should be a valid number \(got 'resnet'\)$",
+        ),
+        ({}, [{**INGRESS, "autoscaling_config": {"MIN_REPLICAS": 1}}], "did you mean 'min_replicas'"),
+        (
+            {},
+            [{**INGRESS, "autoscaling_config": {"policy": {"policy_function": "nowhere.policies:Policy"}}}],
+            "autoscaling_config.* Serve can't use it: No module named 'nowhere'",
+        ),
+        ({}, [{**INGRESS, "ray_actor_options": {"num_cpus": "much"}}], r"ray_actor_options\.num_cpus: .* valid number"),
+        ({}, [{**INGRESS, "ray_actor_options": {"cpus": 1}}], r"ray_actor_options\.cpus: unknown field; did you mean"),
+        ({}, [{**INGRESS, "max_replicas_per_node": 0}], r"deployments\.0\..*max_replicas_per_node"),
+        ({}, [{**INGRESS, "ray_actor_options": {"resources": {"tpu": "two"}}}], r"deployments\.0\."),
+    ],
+)
+def test_what_serve_refuses_or_ignores_is_named_before_it_runs(repository, change, entries, told):
+    content = {**config(repository, "inline"), **change}
+    serve_schema.check(config(repository, "inline"))
+    if entries is not None:
+        content["applications"][0]["deployments"] = entries
+    with pytest.raises(ConfigurationError) as caught:
+        serve_schema.check(content)
+    assert re.search(told, caught.value.args[0]), caught.value.args
+
+
+def test_every_problem_has_its_line(tmp_path, repository):
+    file = tmp_path / "my.yaml"
     content = config(repository, "inline")
-    check_schema(content)
-    content["applications"][0]["deployments"].append({"name": "Combiner", "ray_actor_options": {"num_cpus": "much"}})
-    with pytest.raises(ConfigurationError, match=r"ray_actor_options\.num_cpus: Input should be a valid number"):
-        check_schema(content)
-    policy = {"max_replicas": 2, "policy": {"policy_function": "nowhere.policies:Policy"}}
-    content["applications"][0]["deployments"][-1] = {"name": "Combiner", "autoscaling_config": policy}
-    with pytest.raises(ConfigurationError, match="can't be imported: No module named 'nowhere'"):
-        check_schema(content)
+    content["applications"][0]["args"] |= {"ingress": {"max_batch_size": True}, "labeler": {"top_k": "5"}}
+    file.write_text(yaml.safe_dump(content))
+    with pytest.raises(ConfigurationError) as caught:
+        read(file)
+    lines = file.read_text().splitlines()
+    found = dict(re.fullmatch(r"line (\d+): ([\w.]+): .*", each).groups() for each in caught.value.args)
+    assert {lines[int(line) - 1].strip() for line in found} == {"max_batch_size: true", "top_k: '5'"}
+    assert {*found.values()} == {"ingress.max_batch_size", "labeler.top_k"}
 
 
 def test_what_should_be_a_list_is_called_so(repository):
@@ -126,27 +181,6 @@ def test_nothing_is_imported_where_others_can_write_and_that_is_said(tmp_path, m
     assert str(tmp_path) not in sys.path
     tmp_path.chmod(0o700)
     check_import_paths({"applications": [{"import_path": "own_build_of_theirs:build"}]})
-
-
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        ({"aplications": []}, "unknown field 'aplications'; did you mean 'applications'"),
-        ({"http_options": {"prt": 1}}, "http_options: unknown field 'prt'; did you mean 'port'"),
-        ({"applications": [{"deployment": []}]}, r"applications\.0: unknown field 'deployment'; did you"),
-        (
-            {"applications": [{"deployments": [{"autoscaling_config": {"min_replica": 1}}]}]},
-            r"applications\.0\.deployments\.0\.autoscaling_config: unknown field 'min_replica'; did you",
-        ),
-    ],
-)
-def test_a_name_like_one_of_serves_is_refused(content, told):
-    with pytest.raises(ConfigurationError, match=told):
-        check_names(content)
-
-
-def test_names_of_ones_own_are_left_alone(repository):
-    check_names({"x-common": {"port": 1}, **config(repository, "separate")})
 
 
 def test_what_is_assumed_of_a_member_is_doubted(tmp_path, repository):

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from ensemble_capacity.load.protocols import Protocol
+from ensemble_capacity.load.protocols import RequestBuilder
 from ensemble_serving.transports import Request, Transport, connect
 
 Process = Literal["poisson", "constant"]
@@ -93,7 +93,7 @@ class Target:
     """
 
     url: str
-    protocol: Protocol
+    protocol: RequestBuilder
     images: tuple[bytes, ...]
     labels: tuple[str, ...] = ()
     batch: int = 1

@@ -213,7 +213,7 @@ def stages_ms(timings: list[str]) -> dict[str, float]:
 
 def _bar(seconds: float, hidden: bool) -> tqdm[NoReturn]:
     form = "{percentage:3.0f}%|{bar}| {elapsed} of {total:.0f} s"
-    return tqdm(total=seconds, bar_format=form, leave=False, mininterval=0.5, disable=hidden)
+    return tqdm(total=seconds, bar_format=form, leave=False, mininterval=0.5, disable=hidden or None)
 
 
 def measure(

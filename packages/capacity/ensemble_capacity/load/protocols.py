@@ -22,12 +22,12 @@ BOUNDARY = "ensemble-load-boundary"
 MEDIA_TYPES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG": "image/png", b"RIFF": "image/webp"}
 
 
-class Protocol(typing.Protocol):
+class RequestBuilder(typing.Protocol):
     """How images become a request, by a name on the command line."""
 
     name: ClassVar[str]
 
-    async def described(self, transport: Transport, url: str, key: str, ca_file: Path | None = None) -> Protocol:
+    async def described(self, transport: Transport, url: str, key: str, ca_file: Path | None = None) -> RequestBuilder:
         """Return the same protocol, with the server's description of its model, if the requests depend on it.
 
         Raises:
@@ -48,7 +48,7 @@ class Protocol(typing.Protocol):
         return 0
 
 
-def chosen(url: SplitResult, name: str | None, model: str, shapes: dict[str, tuple[int, ...]]) -> Protocol:
+def chosen(url: SplitResult, name: str | None, model: str, shapes: dict[str, tuple[int, ...]]) -> RequestBuilder:
     """Choose the protocol of a name, or else of a URL's path; gRPC without a name is the Open Inference Protocol.
 
     `shapes` are of input tensors whose extents the server leaves open, without the batch, by name.
@@ -84,7 +84,7 @@ _decoded = msgspec.json.Decoder(_Response).decode
 
 
 @dataclass(frozen=True)
-class Classify(Protocol):
+class Classify(RequestBuilder):
     """An image as the body of a request.
 
     Attributes:
@@ -110,7 +110,7 @@ class Classify(Protocol):
         return Request(self.path, body, headers)
 
     def seen(self, body: bytes, label: str) -> int:
-        """See `Protocol.seen`."""
+        """See `RequestBuilder.seen`."""
         try:
             response = _decoded(body)
         except msgspec.MsgspecError:

@@ -117,7 +117,7 @@ class TensorProtocol:
     binary: bool = False
 
     async def described(self, transport: Transport, url: str, key: str, ca_file: Path | None = None) -> Self:
-        """See `Protocol.described`."""
+        """See `RequestBuilder.described`."""
         return replace(self, inputs=await inputs(self.name, url, self.model, key, ca_file))
 
     def seen(self, body: bytes, label: str) -> int:
@@ -131,13 +131,13 @@ class OpenInference(TensorProtocol):
     name: ClassVar[str] = OPEN_INFERENCE
 
     async def described(self, transport: Transport, url: str, key: str, ca_file: Path | None = None) -> Self:
-        """See `Protocol.described`."""
+        """See `RequestBuilder.described`."""
         found = await super().described(transport, url, key, ca_file)
         is_binary = not self.is_grpc and BINARY in (await transport.send(Request("/v2", method="GET"))).body
         return replace(found, binary=is_binary)
 
     def request(self, images: Sequence[bytes]) -> Request:
-        """See `Protocol.request`."""
+        """See `RequestBuilder.request`."""
         from ensemble_interop.remote.open_inference import infer_body, infer_message
 
         tensors = filled(self.inputs, images, self.shapes)
@@ -153,7 +153,7 @@ class TensorFlowServing(TensorProtocol):
     name: ClassVar[str] = TENSORFLOW_SERVING
 
     def request(self, images: Sequence[bytes]) -> Request:
-        """See `Protocol.request`."""
+        """See `RequestBuilder.request`."""
         from ensemble_interop.tensorflow_serving import tensorflow_serving_pb2 as pb
         from ensemble_interop.tensorflow_serving.member import predict_body, predict_message
 

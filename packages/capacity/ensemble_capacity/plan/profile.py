@@ -43,7 +43,7 @@ def measure(config: Mapping[str, Any], photographs: Sequence[bytes]) -> Profile:
     served = fixed(config)
     most_in_flight = in_flight(only_application(served))
     clients, checked = ([each for each in some if each <= most_in_flight] for some in (CLIENTS, CHECKED))
-    with tqdm(total=len(clients) + len(checked) + len(SHARES_OF_MOST), unit="load", leave=False) as bar:
+    with tqdm(total=len(clients) + len(checked) + len(SHARES_OF_MOST), unit="load", leave=False, disable=None) as bar:
 
         def row(url: str, mode: Mode) -> Row:
             bar.update()

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ensemble_capacity.trace.file import FOLDER
-from ensemble_capacity.trace.spans import Span, Trace, read_jaeger, read_traces
+from ensemble_capacity.trace.spans import RecordedSpan, Trace, read_jaeger, read_traces
 from ensemble_models.options import FILE, POSITIVE, Command, OutputFile, console, option
 from scripts.errors import ScriptError
 
@@ -67,7 +67,7 @@ def _share(trace: Trace, time_us: int) -> float:
     return min(1.0, max(0.0, (time_us - trace.start_us) / max(trace.duration_us, 1)))
 
 
-def _notes(span: Span) -> str:
+def _notes(span: RecordedSpan) -> str:
     values = {name: span.attributes[key] for key, name in NOTED.items() if key in span.attributes}
     return ", ".join(
         f"{name} {value:.2f}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items()

@@ -25,7 +25,7 @@ LATEST, SPAN = 200, timedelta(days=2)
 
 
 @dataclass(frozen=True)
-class Span:
+class RecordedSpan:
     """One span; times are microseconds since the epoch, ids are hexadecimal."""
 
     trace_id: str
@@ -56,7 +56,7 @@ class Trace:
     """The spans of one trace, in order of their start."""
 
     trace_id: str
-    spans: tuple[Span, ...]
+    spans: tuple[RecordedSpan, ...]
 
     @property
     def start_us(self) -> int:
@@ -68,11 +68,11 @@ class Trace:
         """From the start of its first span to the end of its last."""
         return max(span.end_us for span in self.spans) - self.start_us
 
-    def tree(self) -> Iterator[tuple[int, Span]]:
+    def tree(self) -> Iterator[tuple[int, RecordedSpan]]:
         """Yield every span with its depth, parents before their children; a span whose parent isn't here is a root."""
         here = {span.span_id for span in self.spans}
 
-        def below(parent: str | None, depth: int) -> Iterator[tuple[int, Span]]:
+        def below(parent: str | None, depth: int) -> Iterator[tuple[int, RecordedSpan]]:
             for span in self.spans:
                 if (span.parent_id if span.parent_id in here else None) == parent:
                     yield depth, span
@@ -91,7 +91,7 @@ def read_traces(folder: Path) -> list[Trace]:
     Raises:
         ScriptError: there is no trace, or a file holds something else.
     """
-    spans: list[Span] = []
+    spans: list[RecordedSpan] = []
     for path in sorted(folder.glob("*.jsonl")):
         # The last line is empty, or it is being written. JSON may have other ends of lines in its text.
         for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
@@ -134,21 +134,21 @@ def read_jaeger(url: str, trace_id: str | None = None) -> list[Trace]:
     return found
 
 
-def traces(spans: Iterable[Span]) -> list[Trace]:
+def traces(spans: Iterable[RecordedSpan]) -> list[Trace]:
     """Group spans by trace, the newest trace first."""
-    found: dict[str, list[Span]] = {}
+    found: dict[str, list[RecordedSpan]] = {}
     for span in sorted(spans, key=lambda span: (span.start_us, -span.end_us)):
         found.setdefault(span.trace_id, []).append(span)
     result = [Trace(trace_id, tuple(own)) for trace_id, own in found.items()]
     return sorted(result, key=lambda trace: trace.start_us, reverse=True)
 
 
-def spans_in(data: dict[str, Any]) -> Iterator[Span]:
+def spans_in(data: dict[str, Any]) -> Iterator[RecordedSpan]:
     """Yield every span in OTLP's `TracesData` as JSON; raise KeyError, TypeError or ValueError for something else."""
     for resource in data["resourceSpans"]:
         process = _attributes(resource["resource"].get("attributes", []))
         for span in (span for scope in resource["scopeSpans"] for span in scope["spans"]):
-            yield Span(
+            yield RecordedSpan(
                 span["traceId"],
                 span["spanId"],
                 span.get("parentSpanId") or None,

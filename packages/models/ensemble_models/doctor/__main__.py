@@ -18,44 +18,46 @@ from ensemble_models.doctor import Finding, failure, machine, software
 from ensemble_models.doctor import cluster as cluster_checks
 from ensemble_models.options import FILE, Command, option
 from scripts import configuration
-from scripts.configuration import check_schema, ours, why_serve
+from scripts.configuration import check_file, ours, replicas_at_start, why_serve
 from scripts.serve.environment import check_propagators, switches
 from scripts.serve.front import needed_ports
+from scripts.serve.resources import available
 from scripts.shipped import shipped
+from scripts.strict_yaml import Document
 
 COLOURS = {"ok": "green", "look": "yellow", "wrong": "bold red"}
 
 
-def examine(config: dict[str, Any]) -> Iterator[Finding]:
-    """Check everything about this machine and a Serve config."""
+def examine(config: dict[str, Any], document: Document | None = None) -> Iterator[Finding]:
+    """Check everything about this machine and a Serve config; with its document, problems have lines."""
     yield software.installed()
     yield software.folder(os.getcwd())
     if (found := failure(check_propagators)) is not None:
         yield found
         return
     try:
-        check_schema(config)
+        check_file(config, document)
     except ConfigurationError as err:
-        yield Finding("wrong", f"configuration: {err}", "Serve refuses it: correct what it names")
+        yield from (Finding("wrong", f"configuration: {each}", software.CORRECT) for each in err.args)
         return
+    yield Finding("ok", "configuration: every field is known, and has a value of its type")
     if why_serve(config) is None:
         yield software.haproxy()
-    needed = machine.reserved(config)
-    yield machine.cores(needed["num_cpus"])
+    yield machine.placement(config, document)
     yield machine.instructions()
-    yield machine.memory(needed["memory"], needed["replicas"])
+    entries = [entry for each in config["applications"] for entry in each.get("deployments") or []]
+    yield machine.memory(sum(map(replicas_at_start, entries)), available().memory)
     yield machine.folder()
     yield machine.token()
     for name, value in switches().items():
         os.environ.setdefault(name, value)
     yield from machine.ports(needed_ports(config))
-    yield software.names(config)
     for application in ours(config):
         yield from software.application(application, config)
 
 
-def examine_machine(host_address: str | None, role: dict[str, Any] | str) -> Iterator[Finding]:
-    """Check this machine in a cluster: as the head that serves a config, or to join the head at an address.
+def examine_machine(host_address: str | None, role: Document | str) -> Iterator[Finding]:
+    """Check this machine in a cluster: as the head that serves a file, or to join the head at an address.
 
     Without a host address, the environment has it.
     """
@@ -66,8 +68,21 @@ def examine_machine(host_address: str | None, role: dict[str, Any] | str) -> Ite
         for found in cluster_checks.joining(role):
             yield from [found] if isinstance(found, Finding) else examine(found)
         return
-    yield from cluster_checks.head(role)
-    yield from examine(role)
+    yield from cluster_checks.head(role.value)
+    yield from examine(role.value, role)
+
+
+def findings(file: Path, cluster: bool, join: str | None, host_address: str | None) -> Iterator[Finding]:
+    """Check this machine with a Serve config file, or as one that joins the head at an address."""
+    try:
+        role = join or configuration.load(file)
+    except ConfigurationError as err:
+        yield from (Finding("wrong", f"configuration: {each}", software.CORRECT) for each in err.args)
+        return
+    if cluster or isinstance(role, str):
+        yield from examine_machine(host_address, role)
+    else:
+        yield from examine(role.value, role)
 
 
 @click.command("doctor", cls=Command)
@@ -96,8 +111,7 @@ def main(config: Path | None, as_json: bool, cluster: bool, join: str | None, ho
     if join and config:
         raise click.UsageError(f"--join checks the configuration that the head publishes; leave out {config}")
     found, out = list[Finding](), Console(soft_wrap=True)
-    given: Any = join or configuration.read(config or shipped("serve_config.yaml"))
-    for finding in examine_machine(host_address, given) if cluster or join else examine(given):
+    for finding in findings(config or shipped("serve_config.yaml"), cluster, join, host_address):
         found.append(finding)
         if not as_json:
             line = Text(f"{finding.verdict:6}", COLOURS[finding.verdict]) + Text(finding.what)

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from deployments.contract.errors import ConfigurationError
 from deployments.contract.hosts import is_in_cluster
 from deployments.contract.names import INGRESS
-from deployments.cpus import available_cpus
+from deployments.cpus import available_cores, describe_cores
 from deployments.members.local import LocalMember
 from ensemble_models.doctor import Finding, failure
 from graph.config import EnsembleConfig
 from graph.placement import share_of_threads, sharing
-from scripts.configuration import replicas_at_start
+from scripts.home import SETTING
 from scripts.serve.environment import TOKEN_FILE, TOKEN_PATH
-from scripts.serve.folder import SETTING, check_place, parent
-from scripts.serve.ports import Port, check_ports
+from scripts.serve.folder import check_place, check_space, parent
+from scripts.serve.ports import Port, check_loopback, check_ports
+from scripts.serve.resources import GIB, available, check_placement, reserved
+from scripts.strict_yaml import Document
 
 CPU_INFO = Path("/proc/cpuinfo")
-GIB = 1024**3
+# From which share of the cores, as one of so many, it is worth a word that they are unused.
+LEAST_UNUSED = 8
 # A replica is a Python process with Ray in it: 120 to 250 MB, measured on this project's.
 MEMORY_OF_A_REPLICA = 0.25 * GIB
 # By the kernel's names: the instructions that speed up a type of number.
@@ -33,38 +37,30 @@ INT8 = {"amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx_vnni": "AVX VNNI"
 BF16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512"}
 
 
-def reserved(config: Mapping[str, Any]) -> dict[str, float]:
-    """Sum what a machine's replicas of a Serve config reserve at the start: `num_cpus`, and `memory` in bytes."""
-    total = {"num_cpus": 0.0, "memory": 0.0, "replicas": 0.0}
-    for application in config.get("applications") or []:
-        for deployment in application.get("deployments") or []:
-            replicas, options = replicas_at_start(deployment), deployment.get("ray_actor_options") or {}
-            total["replicas"] += replicas
-            for name in ("num_cpus", "memory"):
-                total[name] += replicas * (options.get(name) or 0)
-    return total
-
-
 def ports(wanted: Iterable[Port]) -> Iterator[Finding]:
-    """Check that each port is free."""
+    """Check that this machine reaches itself, and that each port is free."""
+    if (found := failure(check_loopback, "loopback: ")) is not None:
+        yield found
     for port in wanted:
-        yield failure(partial(check_ports, port), "port ") or Finding("ok", f"port {port.host}:{port.number} is free")
+        yield failure(partial(check_ports, port), "port ") or Finding("ok", f"port {port} is free")
 
 
-def cores(needed: float) -> Finding:
-    """Compare the cores that this process may use with what replicas reserve."""
-    here, machine = available_cpus(), os.cpu_count() or 1
-    what = f"cores: {here} of the machine's {machine} may be used; the configuration reserves {needed:g}"
-    if needed > here:
-        return Finding(
-            "wrong", what, "lower num_cpus or min_replicas of its deployments: replicas that find no cores wait forever"
-        )
+def placement(config: Mapping[str, Any], document: Document | None = None) -> Finding:
+    """Compare what replicas reserve with what Ray gets here, as `serve` and `deploy` do."""
+    there = available()
+    what = f"resources: Ray gets {there} of this machine; the configuration reserves {reserved(config)}"
+    try:
+        with document.locating() if document else nullcontext():
+            check_placement(config, there)
+    except ConfigurationError as err:
+        found, _, remedy = str(err).rpartition("; ")
+        return Finding("wrong", f"configuration: {found}", remedy)
     return Finding("ok", what)
 
 
 def threads(config: EnsembleConfig, replicas: Mapping[str, int]) -> Finding:
     """Compare the threads of members that compute at the same time, with their replicas by name, with the cores."""
-    here, each, is_chosen = available_cpus(), {}, False
+    here, each, is_chosen = available_cores(), {}, False
     for member in config.members:
         if isinstance(member, LocalMember):
             count = replicas.get(member.name if member.placement == "separate" else INGRESS, 1)
@@ -73,11 +69,14 @@ def threads(config: EnsembleConfig, replicas: Mapping[str, int]) -> Finding:
             is_chosen |= count > 1 or member.threads is not None
     # The members of a cascade take turns.
     total = max(each.values(), default=0) if config.ensemble.cascade is not None else sum(each.values())
-    what = f"threads: {total} of all replicas' members compute at the same time, on {here} cores"
-    # More members than cores have a thread each, which no configuration changes.
-    if total > here and is_chosen:
+    what = f"threads: {total} of all replicas' members compute at the same time, on {describe_cores()}"
+    if total > here:
         most = ", ".join(f"{name}: {count}" for name, count in each.items())
-        return Finding("look", f"{what} ({most})", "leave `threads` of the members out, or have fewer replicas")
+        # Each member has at least a thread, which no field changes.
+        remedy = "leave `threads` of the members out, or have fewer replicas" if is_chosen else "give it more CPUs"
+        return Finding("look", f"{what} ({most})", remedy)
+    if (unused := here - total) * LEAST_UNUSED >= here:
+        return Finding("look", f"{what}; {unused} cores are unused", f"have replicas and `threads` that make {here}")
     return Finding("ok", what)
 
 
@@ -102,12 +101,9 @@ def cpu_flags() -> set[str]:
     return set(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
 
 
-def memory(needed: float, replicas: float, available: float | None = None) -> Finding:
-    """Compare the free memory with the bytes that replicas reserve or are expected to take."""
-    free = available if available is not None else psutil.virtual_memory().available
-    what = f"memory: {free / GIB:.1f} GiB are free; the configuration reserves {needed / GIB:.1f} GiB"
-    if needed > free:
-        return Finding("wrong", what, "lower `memory` in the YAML's ray_actor_options, or stop what else takes memory")
+def memory(replicas: float, free: float) -> Finding:
+    """Compare the free memory, bytes, with what replicas are expected to take."""
+    what = f"memory: {free / GIB:.1f} GiB are free"
     if (expected := replicas * MEMORY_OF_A_REPLICA) > free:
         remedy = f"its {replicas:g} replicas take about {expected / GIB:.1f} GiB: configs/colocated.yaml has one"
         return Finding("look", what, remedy)
@@ -118,12 +114,17 @@ def folder() -> Finding:
     """Check that a server can have a folder that only this user can enter or replace."""
 
     def check() -> None:
+        check_space(parent())
         with tempfile.TemporaryDirectory(dir=parent()) as made:
             check_place(Path(made), SETTING)
 
     if (found := failure(check, "files: ")) is not None:
         return found._replace(remedy=found.remedy or f"set {SETTING} to another folder")
-    return Finding("ok", f"files: only this user can enter the folder that a server makes in {parent()}")
+    free = shutil.disk_usage(parent()).free
+    what = (
+        f"files: only this user can enter the folder that a server makes in {parent()}; {free / GIB:.1f} GiB are free"
+    )
+    return Finding("look", what, "remove files: logs need room") if free < GIB else Finding("ok", what)
 
 
 def token() -> Finding:

@@ -22,7 +22,7 @@ from ensemble_models.costs import Cost, costs, precision
 from ensemble_models.doctor import Finding
 from ensemble_models.doctor.machine import threads
 from graph.config import EnsembleConfig
-from scripts.configuration import check, check_import_paths, check_names, doubts, ineffective, replicas_of
+from scripts.configuration import check, doubts, replicas_of
 from scripts.errors import ScriptError
 from scripts.serve import haproxy as front
 from scripts.shipped import hidden, shipped
@@ -66,6 +66,7 @@ def _candidates(member: OpenVino, config: EnsembleConfig) -> list[Model]:
 
 
 DISTRIBUTION = "ensemble-serving"
+CORRECT = "correct what it names; docs/configuration.md has every field"
 # Images whose time does not count, and images whose time does.
 WARM_UP, MEASURED = 3, 10
 
@@ -116,19 +117,6 @@ def haproxy() -> Finding:
     return Finding("ok", f"HAProxy: {' '.join(printed.split()[:3])}, {program}")
 
 
-def names(config: Mapping[str, Any]) -> Finding:
-    """Look for names in a Serve config that are like Serve's fields, and are none, or that name no module."""
-    try:
-        check_names(config)
-    except ConfigurationError as err:
-        return Finding("wrong", f"configuration: {err}", "Serve ignores it: correct the name")
-    try:
-        check_import_paths(config)
-    except ConfigurationError as err:
-        return Finding("wrong", f"configuration: {err}", "correct the name")
-    return Finding("ok", "configuration: Serve knows its fields")
-
-
 def application(given: Mapping[str, Any], serve: Mapping[str, Any]) -> Iterator[Finding]:
     """Check that an application of a Serve config can be built, and what does nothing in it.
 
@@ -143,10 +131,8 @@ def application(given: Mapping[str, Any], serve: Mapping[str, Any]) -> Iterator[
         yield Finding("ok", f"models: {', '.join(m.name for m in config.members)}, {len(agreed.labels)} classes agreed")
         nodes = {name: spec.make() for name, spec in node_specs(config, agreed).items()}
     except ConfigurationError as err:
-        yield Finding("wrong", f"configuration: {err}", "correct what it names; docs/configuration.md has every field")
+        yield Finding("wrong", f"configuration: {err}", CORRECT)
         return
-    for found in ineffective(given, serve, config, agreed):
-        yield Finding("look", f"configuration: {found.what}", found.remedy)
     for doubt in doubts(config, agreed):
         what, _, remedy = doubt.rpartition("; ")
         yield Finding("look", f"models: {what}", remedy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -9,7 +10,9 @@ from typing import Any, get_args
 import click
 
 from deployments.contract.preprocessing import Interpolation, Resize
+from deployments.repository.heads import HEADS
 from deployments.repository.layout import LAYOUTS
+from ensemble_models.baking import only_output
 from ensemble_models.costs import stored_precision
 from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
 from ensemble_models.prepare import efficientnet, pretrained
@@ -18,6 +21,8 @@ from ensemble_models.prepare.source import ADVICE, ORDERS, READABLE, USUAL, WHIT
 from ensemble_models.writing import check_name, describe, write_version
 from scripts.errors import ScriptError
 
+# By the names of the folders of images; `images`: by what the outputs answer.
+CLASS_ORDERS = ("alphabetical", "case-blind", "natural", "images")
 TEXT_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -64,6 +69,7 @@ def _source(args: SimpleNamespace) -> Source:
     if published:
         return efficientnet.get(args.source)
     source = read(path)
+    source = replace(source, network=only_output(source.network, args.output))
     if source.takes_bytes and args.normalize != "none" and args.mean is None and args.std is None:
         raise ScriptError(
             f"{args.source} takes uint8 pixels, so it seems to normalize by itself: pass --normalize none"
@@ -109,6 +115,12 @@ def _check_flags(args: SimpleNamespace) -> None:
     help="Interpolation when an image shrinks; default: area.",
 )
 @option("--border", type=int, nargs=3, metavar="B G R", help="Colour beside a letterboxed image; default: black.")
+@option("--output", metavar="NAME", help="The output with the class scores, if the model has several.")
+@option(
+    "--head", type=click.Choice(HEADS), help="What the scores are; default: found by the scores of noise and images."
+)
+@option("--class-order", type=click.Choice(CLASS_ORDERS), help="Order of the classes; default: found by --data.")
+@option("--expected-top1", type=click.FloatRange(0, 100), metavar="%", help="Refuse the model if --data show less.")
 @option("--precision", type=click.Choice(("FP16", "FP32")), default="FP16", help="How float32 weights are stored.")
 @repository_option
 @option("--version", type=POSITIVE, help="Version to write; default: the next free version.")
@@ -129,9 +141,10 @@ def main(**given: Any) -> None:
     names of ImageNet's classes. `--weights default` downloads the official weights and verifies their SHA-256.
     `--weights random` downloads nothing; it is for measuring speed.
 
-    No model file contains the order of colours, the normalization of pixels and the resizing of images. With
-    labelled images, `--data`, the command tries the usual ways, and takes the best if it is clearly better than the
-    others. Without images, options must give the order and the normalization. The command prints its decisions.
+    No model file contains the order of colours, the normalization of pixels, the resizing of images and the order of
+    classes. With labelled images, `--data`, the command tries the usual ways, and takes the best if it is clearly
+    better than the others. Without images, options must give the order and the normalization. The command prints its
+    decisions, and refuses what neither images nor options decide.
     """
     run(SimpleNamespace(**given))
 

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import openvino as ov
 
 from deployments.contract.preprocessing import Preprocessing, Size
+from deployments.repository.heads import Head
 from deployments.repository.layout import layout_of
 from deployments.repository.network import class_count
 from deployments.repository.repository import read_labels
 from ensemble_models.baking import Color, bake, check_ends, static_size
-from ensemble_models.dataset import Dataset, indices, sample
-from ensemble_models.prediction import answers_probabilities
+from ensemble_models.dataset import Dataset, decode_all
+from ensemble_models.prediction import head_of
 from ensemble_models.prepare import trials
-from ensemble_models.prepare.source import CROP_RATIO, WHITE, Normalization, Source, usual
-from ensemble_models.prepare.trials import Trial
+from ensemble_models.prepare.measured import Images, Measured
+from ensemble_models.prepare.source import CROP_RATIO, WHITE, Normalization, Source
 from ensemble_models.writing import input_metadata
 from scripts.errors import ScriptError
 
-# Labelled images that the usual ways are tried on.
-MOST_TRIED = 500
+# Pixels from 0 to 255 as they are.
+PLAIN = Normalization("BGR", (0.0,) * 3, (1 / WHITE,) * 3)
+# Images by whose scores the head is recognized.
+FEW_SHOWN = 16
+
+# What is done with the scores of a head.
+HEADS_DO = {
+    "softmax": "the model answers probabilities",
+    "log-softmax": "the model answers logarithms of probabilities, of which a softmax makes probabilities",
+    "logits": "a softmax is added to its scores",
+    "sigmoid": "each class by itself; p / (1 - p), divided by the sum, is added, because one class is right",
+    "shares": "its scores are divided by their sum",
+}
 
 
 class Preparation:
@@ -45,38 +55,53 @@ class Preparation:
         if size is None:
             raise ScriptError(f"{args.source} takes images of any size; say which by --size HEIGHT WIDTH")
         self._size: Size = size
-        self._softmax = False
-        plain = self.baked(Normalization.usual("RGB", "unit"))
-        self._classes = class_count(plain)
-        # By what comes out, because a softmax may be made of other operations.
-        self._softmax = not answers_probabilities(plain, self._size)
-        images = Dataset.open(args.data) if args.data else None
-        self._labels, named = self._decide_labels(images)
         self._resizing = self._given_resizing()
-        self._trial, self._unusable = self._usable(images)
+        images = Images.drawn(args.data) if args.data else None
+        self._head: Head = "logits"
+        self._head, by_head = self._decide_head(images)
+        # Two, if there is one score.
+        self._classes = class_count(self.baked(PLAIN))
+        self._labels, named = self._decide_labels()
+        self._measured, self._unusable = self._usable(images)
         self._normalization, normalized = self._decide_normalization()
         resized = self._decide_resizing()
+        self._level, compared = self._measured.level(self._resizing) if self._measured else ({}, [])
+        if self._measured is not None:
+            self._labels, named = self._measured.labels, f"{named}{self._measured.order}"
+        shown = ", ".join((self._labels or ())[:3]) + (", ..." if len(self._labels or ()) > 3 else "")
         self.reasons = [
             f"size: {size[0]} x {size[1]} pixels, {'by --size' if args.size else 'as the model fixes it'}",
             f"layout: {self._layout}, {'by --layout' if args.layout else f'by its input {shape}'}",
             f"channels and normalization: {self._normalization.flags}, {normalized}",
             f"resizing: {self._resizing.key}, {resized}",
-            f"classes: {self._classes}, {named}",
-            f"softmax: {'added to its scores' if self._softmax else 'the model answers probabilities'}",
+            f"classes: {self._classes}, {shown}{', ' if shown else ''}{named}",
+            f"head: {self._head}, {by_head}: {HEADS_DO[self._head]}",
+            *compared,
         ]
 
-    def baked(self, normalization: Normalization | None = None) -> ov.Model:
+    def baked(self, normalization: Normalization | None = None, **other: Any) -> ov.Model:
         """Make the network with the ensemble's signature, with the decided normalization or another one inside."""
         chosen = normalization or self._normalization
-        return bake(
-            self._source.network.clone(),
-            size=self._size,
-            mean=[value * WHITE for value in chosen.mean],
-            scale=[round(value * WHITE, 6) for value in chosen.std],
-            channel_order=chosen.order,
-            layout=self._layout,
-            softmax=self._softmax,
-        )
+        wanted: dict[str, Any] = {
+            "size": self._size,
+            "mean": [value * WHITE for value in chosen.mean],
+            "scale": [round(value * WHITE, 6) for value in chosen.std],
+            "channel_order": chosen.order,
+            "layout": self._layout,
+            "head": self._head,
+        }
+        return bake(self._source.network.clone(), **{**wanted, **other})
+
+    def _decide_head(self, images: Images | None) -> tuple[Head, str]:
+        """Recognize the head by the scores of noise, and of some images; see `recognize`."""
+        if self._args.head:
+            return self._args.head, "by --head"
+        few = None
+        if images is not None:
+            names, encoded = images.dataset.names[:FEW_SHOWN], images.encoded[:FEW_SHOWN]
+            few = decode_all(names, encoded, self._resizing)
+        plain = self.baked(Normalization.usual("RGB", "unit"), head=None)
+        return head_of(plain, self._size, few), f"by its scores of noise{'' if few is None else ' and images'}"
 
     def metadata(self) -> dict[str, Any]:
         """Make the content of `metadata.json`."""
@@ -88,6 +113,7 @@ class Preparation:
                 **input_metadata(self._size, wanted.crop_ratio),
                 **{name: value for name, value in fields.items() if value != getattr(usual, name)},
             },
+            **({"prepared": self._level} if self._level else {}),
             "source": {
                 "tool": "scripts.prepare",
                 **self._source.origin,
@@ -95,54 +121,49 @@ class Preparation:
                 "std": list(self._normalization.std),
                 "channel_order": self._normalization.order,
                 "layout": self._layout,
+                "head": self._head,
                 "openvino": ov.__version__,
             },
         }
 
-    def _decide_labels(self, images: Dataset | None) -> tuple[Sequence[str] | None, str]:
+    def _decide_labels(self) -> tuple[Sequence[str] | None, str]:
         labels, where = self._source.labels, "the weights"
         if self._args.labels:
             labels, where = read_labels(self._args.labels), str(self._args.labels)
-        elif labels is None and images is not None and len(images.classes) == self._classes:
-            labels, where = images.classes, f"the folders of {images.path}, in alphabetical order"
         if labels is None:
+            if self._args.data:
+                return None, f"named by the folders of {self._args.data}"
             return None, "without names: those of the members that it is served with are taken; --labels gives its own"
         if len(labels) != self._classes:
             raise ScriptError(f"the model has {self._classes} classes, but there are {len(labels)} labels")
-        return labels, f"{', '.join(labels[:3])}{', ...' if len(labels) > 3 else ''}, named by {where}"
+        return labels, f"named by {where}"
 
-    def _usable(self, images: Dataset | None) -> tuple[Trial | None, str]:
-        """Find the images that decisions are measured on, or say why there are none."""
+    def _usable(self, images: Images | None) -> tuple[Measured | None, str]:
+        """Start the trial on images that decisions are measured on, or say why there is none."""
         if images is None:
             return None, "there are no labelled images"
-        if self._labels is None:
-            problem = f"{images.path} has {len(images.classes)} classes, and the model {self._classes}"
+        if self._labels is None and (count := len(Dataset.open(images.dataset.path).classes)) != self._classes:
+            problem = f"{images.dataset.path} has {count} classes, and the model {self._classes}"
             return None, f"{problem}; name the model's by --labels"
-        # In any order, because ways are tried on the first ones first.
-        some = sample(images, MOST_TRIED)
-        some = replace(some, names=tuple(random.Random(0).sample(some.names, len(some))))
+        tried = trials.ways(self._resizing, images.encoded)
+        tried = [self._resizing] if self._is_resizing_given() else tried
         try:
-            indices(images, self._labels, f"model {self._args.name!r}")
-            labels = indices(some, self._labels, self._args.name)
+            return Measured(images, self._labels, self.baked(PLAIN, pixels=ov.Type.f32), tried, self._args), ""
         except ScriptError as err:
             return None, str(err)
-        encoded = [image for image, _ in some.read()]
-        ways = [self._resizing] if self._is_resizing_given() else trials.ways(self._resizing, encoded)
-        return Trial(some.names, encoded, labels, ways), ""
 
     def _decide_normalization(self) -> tuple[Normalization, str]:
         given = self._given_normalization()
         by = "as the weights were trained" if given == self._source.normalization else "by the flags"
-        if self._trial is None:
+        if self._measured is None:
             if given is not None:
                 return given, f"{by}; not measured: {self._unusable}"
             raise ScriptError(
                 f"no file says how its model takes pixels, and {self._unusable}: name labelled images (<class>/*.jpg) "
-                "by --data, or say it by --channel-order RGB|BGR and --normalize imagenet|unit|symmetric|none"
+                "by --data, or say it by --channel-order RGB|BGR and --normalize imagenet|unit|symmetric|none|..."
             )
-        allowed = usual(self._args.channel_order, self._args.normalize) if given is None else [given]
-        chosen, self._first = trials.choose_normalization(allowed, self.baked, self._trial, self._trial.ways[0])
-        return chosen, f"{by if given else 'the best'} on {len(self._first)} images of {self._args.data}"
+        chosen, why = self._measured.choose(given)
+        return chosen, f"{by if given else 'the best'} {why}"
 
     def _given_normalization(self) -> Normalization | None:
         """Read the normalization from flags and weights; None if a part of it is missing."""
@@ -187,7 +208,7 @@ class Preparation:
             return "by the flags"
         if self._source.crop_ratio is not None:
             return "as the weights were measured"
-        if self._trial is None:
+        if self._measured is None:
             return f"as for ImageNet; not measured: {self._unusable} (--resize and --crop-ratio say it)"
-        self._resizing, reason = trials.choose_resizing(self.baked(), self._trial, self._first)
+        self._resizing, reason = self._measured.resize()
         return reason

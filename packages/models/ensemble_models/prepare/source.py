@@ -21,6 +21,10 @@ USUAL: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "unit": ((0.0,) * 3, (1.0,) * 3),
     "symmetric": ((0.5,) * 3, (0.5,) * 3),
     "none": ((0.0,) * 3, (1 / WHITE,) * 3),
+    # Keras' ResNet and VGG, and Caffe: values from 0 to 255 less the mean, usually in the order BGR.
+    "caffe": ((123.68 / WHITE, 116.779 / WHITE, 103.939 / WHITE), (1 / WHITE,) * 3),
+    "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
+    "cifar": ((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)),
 }
 ORDERS: tuple[Color, ...] = ("RGB", "BGR")
 READABLE = (".onnx", ".tflite", ".pdmodel", ".xml", ".pb")
@@ -69,6 +73,12 @@ class Normalization:
         mean, std = (" ".join(f"{value:g}" for value in values) for values in (self.mean, self.std))
         return f"--mean {mean} --std {std}"
 
+    def is_like(self, other: Normalization) -> bool:
+        """Check whether another normalization makes nearly the same pixels, as CLIP's and ImageNet's."""
+        apart = max(abs(mine - theirs) for mine, theirs in zip(self.mean, other.mean, strict=True))
+        ratios = [mine / theirs for mine, theirs in zip(self.std, other.std, strict=True)]
+        return self.order == other.order and apart <= 0.05 and all(0.8 <= each <= 1.25 for each in ratios)
+
     @property
     def flags(self) -> str:
         """What stands for it on the command line."""
@@ -106,7 +116,7 @@ class Source:
     @property
     def takes_bytes(self) -> bool:
         """Whether it takes pixels from 0 to 255 as whole numbers, so that it seems to normalize by itself."""
-        return bool(self.network.inputs) and self.network.input(0).get_element_type() == ov.Type.u8
+        return bool(self.network.inputs) and self.network.input(0).get_element_type() in {ov.Type.u8, ov.Type.i8}
 
 
 def read(path: Path) -> Source:

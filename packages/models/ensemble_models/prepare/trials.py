@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
+from typing import get_args
 
 import numpy as np
-import openvino as ov
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from deployments.contract.payload import Pixels, Probabilities
-from deployments.contract.preprocessing import Preprocessing
+from deployments.contract.preprocessing import Interpolation, Preprocessing
 from deployments.transformer.decoding import read_header
 from ensemble_models.dataset import LIMITS, decode
 from ensemble_models.options import Table
-from ensemble_models.prediction import runner
-from ensemble_models.prepare.source import CROP_RATIO, Normalization, usual
-from ensemble_models.statistics import Interval, Truth, hits
+from ensemble_models.prepare.orders import GIVEN, check_order
+from ensemble_models.prepare.source import CROP_RATIO, WHITE, Normalization, usual
+from ensemble_models.statistics import Interval, Truth, hits, less_surprised, log_loss
 from scripts.errors import ScriptError
 
 # Ways are tried on so many images first, then on twice as many each time.
@@ -28,87 +30,144 @@ FEW, CLEARLY = 100, 5.0
 MOST_RESIZED = 200
 # Two ways with the same answers on fewer images may differ on more than 6 % of others (rule of three).
 ENOUGH = 50
+# How means are moved and standard deviations multiplied, so that another normalization than the usual ones shows.
+MOVES, FACTORS, STEPS = (0.2, -0.2), (0.6, 1.6), 4
+# So many points better is not by chance.
+BETTER = 2.0
+
+Way = tuple[Normalization, Preprocessing]
+
+
+def normalized(pixels: Pixels, by: Normalization) -> NDArray[np.float32]:
+    """Normalize pixels, uint8 BGR [N,H,W,3], to float32 [N,H,W,3] in the order of the normalization's channels."""
+    ordered = pixels if by.order == "BGR" else pixels[..., ::-1]
+    scale = WHITE * np.asarray(by.std, np.float32)
+    found: NDArray[np.float32] = ordered / scale - np.asarray(by.mean, np.float32) * WHITE / scale
+    return found
 
 
 class Trial:
-    """Labelled images, each decoded once for all the preprocessings that are tried."""
+    """Labelled images, and the network that they are tried on.
+
+    Attributes:
+        orders: the orders of the classes that may hold, by name; see `usual_orders`.
+        order: the one that holds, the first one before it is chosen.
+    """
 
     def __init__(
-        self, names: Sequence[str], encoded: Sequence[bytes], labels: Truth, ways: Sequence[Preprocessing]
-    ) -> None:
-        """Take images with their names and class indices, int64 [images]."""
-        self.labels, self.ways = labels, tuple(ways)
-        self._decoded = cache(lambda number: decode(names[number], encoded[number], ways))
-
-    def pixels(self, way: Preprocessing, begin: int, end: int) -> Pixels:
-        """Return some images' pixels by one of the ways, uint8 BGR [images,height,width,3]."""
-        place = self.ways.index(way)
-        with ThreadPoolExecutor() as threads:
-            return np.stack([each[place] for each in threads.map(self._decoded, range(begin, end))])
-
-    def race(
         self,
-        tried: Sequence[tuple[ov.Model, Preprocessing]],
-        most: int | None = None,
-        first: Sequence[Probabilities] = (),
-    ) -> list[Probabilities]:
-        """Predict few images by networks, and more only by the networks that may be the best, until one is left.
+        names: Sequence[str],
+        encoded: Sequence[bytes],
+        truths: Mapping[str, Truth],
+        orders: Mapping[str, tuple[str, ...]],
+        predict: Callable[[NDArray[np.float32]], Probabilities],
+    ) -> None:
+        """Take images with their names, class indices by order, int64 [images], and a network.
 
         Args:
-            tried: networks, uint8 BGR [N,H,W,3] to float32 [N,classes], each with the way that makes its pixels.
+            names: of the images.
+            encoded: the images' files.
+            truths: the class indices by each order.
+            orders: the classes by each order.
+            predict: normalized pixels, float32 [N,H,W,3], to float32 [N,classes].
+        """
+        self.orders, self.order = orders, next(iter(orders))
+        self.count, self.encoded = len(encoded), encoded
+        self._truths, self._predict = truths, predict
+        self._decoded = cache(lambda way, number: decode(names[number], encoded[number], [way])[0])
+
+    @property
+    def labels(self) -> Truth:
+        """The images' class indices, int64 [images]."""
+        return self._truths[self.order]
+
+    def pixels(self, way: Preprocessing, begin: int, end: int) -> Pixels:
+        """Return some images' pixels, uint8 BGR [images,height,width,3]."""
+        with ThreadPoolExecutor() as threads:
+            return np.stack(list(threads.map(lambda number: self._decoded(way, number), range(begin, end))))
+
+    def outputs(self, way: Way, known: Probabilities | None = None, end: int | None = None) -> Probabilities:
+        """Predict the first images, or all; `known` is what was predicted before."""
+        begin, end = 0 if known is None else len(known), end or self.count
+        if begin >= end:
+            assert known is not None
+            return known
+        found = self._predict(normalized(self.pixels(way[1], begin, end), way[0]))
+        return found if known is None else np.concatenate([known, found])
+
+    def by_order(self, outputs: Probabilities) -> dict[str, NDArray[np.float64]]:
+        """Return for each order which of the first images are right, float64 [images]."""
+        return {order: hits(outputs, truth[: len(outputs)]) for order, truth in self._truths.items()}
+
+    def race(
+        self, tried: Sequence[Way], most: int | None = None, first: Probabilities | None = None
+    ) -> list[Probabilities]:
+        """Predict few images by several ways, and more only by the ways that may be the best, until one is left.
+
+        Args:
+            tried: the ways; in the order of the classes that suits each best.
             most: how many images to predict; default: all.
-            first: earlier predictions of the first network, in parts.
+            first: earlier predictions by the first way.
 
         Returns:
-            The probabilities by each network, float32 [images,classes], of as many images as it was tried on.
+            The probabilities by each way, float32 [images,classes], of as many images as it was tried on.
         """
-        most = min(most or len(self.labels), len(self.labels))
-        with ThreadPoolExecutor() as threads:
-            runners = list(threads.map(lambda each: runner(each[0]), tried))
-        outputs = [list(first), *([] for _ in tried[1:])]
+        most = min(most or self.count, self.count)
+        outputs: list[Probabilities | None] = [first, *[None] * (len(tried) - 1)]
         racing, end = list(range(len(tried))), 0
         while end < most and (len(racing) > 1 or end < FEW):
             end = min(max(FIRST, 2 * end), most)
             right = {}
             for row in racing:
-                if (known := sum(map(len, outputs[row]))) < end:
-                    outputs[row].append(runners[row](self.pixels(tried[row][1], known, end)))
-                right[row] = hits(np.concatenate(outputs[row])[:end], self.labels[:end])
+                outputs[row] = known = self.outputs(tried[row], outputs[row], end)
+                right[row] = max(self.by_order(known[:end]).values(), key=np.mean)
             best = max(right.values(), key=lambda each: float(each.mean()))
             clearly = 0.0 if end >= FEW else CLEARLY
             racing = [row for row in racing if Interval.paired(best - right[row]).low <= clearly]
-        return [np.concatenate(each)[:end] for each in outputs]
+        return [each[:end] for each in outputs if each is not None]
 
 
-def choose_normalization(
-    allowed: Sequence[Normalization], bake: Callable[[Normalization], ov.Model], trial: Trial, way: Preprocessing
-) -> tuple[Normalization, Probabilities]:
-    """Choose the allowed way with which a model is right most often, and return its predictions, too.
+@dataclass(frozen=True)
+class Chosen:
+    """A normalization, what it predicts for all images, float32 [images,classes], and what could not be told."""
+
+    normalization: Normalization
+    outputs: Probabilities
+    doubt: str = ""
+
+
+def choose_normalization(allowed: Sequence[Normalization], trial: Trial, way: Preprocessing) -> Chosen:
+    """Choose the allowed way with which a model is right most often, and the order of the classes; see `Trial`.
 
     Args:
         allowed: what fits the flags.
-        bake: makes the network with one of them inside, uint8 BGR [N,H,W,3] to float32 [N,classes].
         trial: the labelled images.
         way: how they get the model's size.
 
     Raises:
+        Permuted: the outputs are in none of the orders.
         ScriptError: the images don't decide, none is better than guessing, or a usual one is better than those allowed.
     """
     every = [*allowed, *(each for each in usual() if each not in allowed)]
-    outputs = trial.race([(bake(each), way) for each in every])
-    labels = trial.labels
-    right, classes = [hits(output, labels[: len(output)]) for output in outputs], outputs[0].shape[1]
+    outputs = trial.race([(each, way) for each in every])
+    best = max(outputs, key=lambda each: (len(each), max(right.mean() for right in trial.by_order(each).values())))
+    _choose_order(trial, best)
+    labels, classes = trial.labels, outputs[0].shape[1]
+    right = [hits(output, labels[: len(output)]) for output in outputs]
     # First those that were tried on all images.
     rows = sorted(range(len(every)), key=lambda row: (-len(right[row]), -right[row].mean()))
     shares = [Interval.share(each > 0) for each in right]
     lines = [(every[row].order, every[row].values, str(shares[row]), str(len(right[row]))) for row in rows]
     Table(("channels", "normalization", "top-1 (95 % interval)", "images"), lines, (0, 1)).show()
     if shares[rows[0]].low <= 100 / classes:
+        for row in rows:
+            check_order(outputs[row].argmax(1), labels[: len(outputs[row])], trial.orders[trial.order], trial.order)
         raise ScriptError(
             f"none of the usual normalizations is better than guessing one of {classes} classes; say by --labels which "
             "class each output is; --mean, --std and --channel-order set the training's pixels"
         )
     kept = next(row for row in rows if row < len(allowed))
+    unlike, alike = list[int](), [kept]
     for row in rows:
         both = min(len(right[row]), len(right[kept]))
         difference = Interval.paired(right[row][:both] - right[kept][:both])
@@ -117,13 +176,70 @@ def choose_normalization(
                 f"{every[row].flags} is right more often than what the flags say, by {difference.mean:.1f} points: "
                 "pass it, or leave out --data to keep what the flags say"
             )
-        same = len(labels) >= ENOUGH and np.array_equal(outputs[row].argmax(1), outputs[kept].argmax(1))
+        same = both >= ENOUGH and np.array_equal(outputs[row][:both].argmax(1), outputs[kept][:both].argmax(1))
         if row != kept and row < len(allowed) and difference.high >= 0 and not same:
+            (alike if every[row].is_like(every[kept]) else unlike).append(row)
+    kept, doubt = _likeliest(alike, every, outputs, labels)
+    whole = trial.outputs((every[kept], way), outputs[kept])
+    check_order(whole.argmax(1), labels, trial.orders[trial.order], trial.order)
+    if unlike:
+        raise ScriptError(
+            f"these {len(labels)} images don't tell {every[kept].flags} from {every[unlike[0]].flags}; pass the flags "
+            "of one of them, or more images by --data"
+        )
+    return Chosen(every[kept], whole, doubt)
+
+
+def _choose_order(trial: Trial, outputs: Probabilities) -> None:
+    """Set the order in which most answers are right; raise ScriptError if that is not clear, or not the given one."""
+    right = trial.by_order(outputs)
+    trial.order = max(right, key=lambda order: float(right[order].mean()))
+    for order, others in right.items():
+        difference = Interval.paired(right[trial.order] - others)
+        if order == trial.order or difference.mean == 0:
+            continue
+        if difference.low <= 0:
             raise ScriptError(
-                f"these {len(labels)} images don't tell {every[kept].flags} from {every[row].flags}; pass the flags of "
-                "one of them, or more images by --data"
+                f"these {len(outputs)} images don't tell the {trial.order} order of the classes from the {order} one; "
+                "name the outputs by --labels FILE, or say --class-order"
             )
-    return every[kept], outputs[kept]
+        if order == GIVEN:
+            raise ScriptError(
+                f"the {trial.order} order of the classes is right more often than the given one, by "
+                f"{difference.mean:.1f} points: leave out --labels, or correct the file"
+            )
+
+
+def _likeliest(
+    rows: Sequence[int], every: Sequence[Normalization], outputs: Sequence[Probabilities], labels: Truth
+) -> tuple[int, str]:
+    """Choose among normalizations that hardly differ the one with the least log loss, and name the others."""
+    count = min(len(outputs[row]) for row in rows)
+    kept = min(rows, key=lambda row: log_loss(outputs[row][:count], labels[:count]))
+    others = [row for row in rows if row != kept]
+    if not others:
+        return kept, ""
+    answers = [outputs[row][:count].argmax(1) for row in (kept, others[0])]
+    same = Interval.share(answers[0] == answers[1])
+    return kept, f"; hardly to be told from {every[others[0]].flags}, which answers {same.mean:.0f} % of them alike"
+
+
+def better_fit(trial: Trial, chosen: Chosen, way: Preprocessing) -> Normalization | None:
+    """Look for a clearly better mean and standard deviation around the chosen ones; None if there is none."""
+    kept, outputs, labels = chosen.normalization, chosen.outputs[:FEW], trial.labels
+    for _ in range(STEPS):
+        mean, std = np.array(kept.mean), np.array(kept.std)
+        moved = [Normalization(kept.order, tuple((mean + move).tolist()), kept.std) for move in MOVES]
+        scaled = [Normalization(kept.order, kept.mean, tuple((std * factor).tolist())) for factor in FACTORS]
+        tried = [kept, *moved, *scaled]
+        found = trial.race([(each, way) for each in tried], FEW, outputs)
+        right = [hits(each, labels[: len(each)]) for each in found]
+        best = max(range(len(tried)), key=lambda row: (len(right[row]), right[row].mean()))
+        difference = Interval.paired(right[best] - right[0][: len(right[best])])
+        if best == 0 or difference.low <= 0 or difference.mean < BETTER:
+            break
+        kept, outputs = tried[best], found[best]
+    return None if kept == chosen.normalization else kept
 
 
 def ways(given: Preprocessing, encoded: Sequence[bytes]) -> list[Preprocessing]:
@@ -134,26 +250,38 @@ def ways(given: Preprocessing, encoded: Sequence[bytes]) -> list[Preprocessing]:
     headers = (read_header(image, LIMITS) for image in encoded)
     fits = all((header.height, header.width) == given.size for header in headers)
     ratios = (1.0, CROP_RATIO) if fits else (CROP_RATIO, 1.0)
-    return [*(replace(given, crop_ratio=ratio) for ratio in ratios), replace(given, resize="stretch", crop_ratio=1.0)]
+    whole = [replace(given, resize=resize, crop_ratio=1.0) for resize in ("stretch", "letterbox")]
+    return [*(replace(given, crop_ratio=ratio) for ratio in ratios), *whole]
 
 
-def choose_resizing(network: ov.Model, trial: Trial, first: Probabilities) -> tuple[Preprocessing, str]:
+def interpolations(given: Preprocessing) -> list[Preprocessing]:
+    """List the ways to resize by each interpolation, the given one first."""
+    others = [each for each in get_args(Interpolation) if each not in {given.interpolation, "nearest"}]
+    return [given, *(replace(given, interpolation=each) for each in others)]
+
+
+def choose_resizing(
+    trial: Trial, normalization: Normalization, tried: Sequence[Preprocessing], first: Probabilities
+) -> tuple[Preprocessing, str]:
     """Choose the way to resize with which a model is right most often, and say why; see `ways`.
 
+    A way is also better if it makes the right classes likelier, by the paired interval of the log loss.
+
     Args:
-        network: uint8 BGR [N,H,W,3] to float32 [N,classes].
         trial: the labelled images.
-        first: what it predicts for the first images by the first way.
+        normalization: the chosen one.
+        tried: the ways.
+        first: what the model predicts for the first images by the first way.
     """
-    tried = trial.race([(network, way) for way in trial.ways], MOST_RESIZED, [first])
-    right = [hits(each, trial.labels[: len(each)]) for each in tried]
-    lines = [
-        (way.key, str(Interval.share(each > 0)), str(len(each))) for way, each in zip(trial.ways, right, strict=True)
-    ]
+    outputs = trial.race([(normalization, way) for way in tried], MOST_RESIZED, first)
+    right = [hits(each, trial.labels[: len(each)]) for each in outputs]
+    lines = [(way.key, str(Interval.share(each > 0)), str(len(each))) for way, each in zip(tried, right, strict=True)]
     Table(("resizing", "top-1 (95 % interval)", "images"), lines, (0, 1)).show()
     images = max(map(len, right))
-    best = max((row for row, each in enumerate(right) if len(each) == images), key=lambda row: right[row].mean())
+    rows = [row for row, each in enumerate(right) if len(each) == images]
+    best = max(rows, key=lambda row: (right[row].mean(), -log_loss(outputs[row], trial.labels[:images])))
     if len(right[0]) < images or Interval.paired(right[best] - right[0]).low > 0:
-        return trial.ways[best], f"the best on {images} images"
-    reason = "the images have the model's size" if trial.ways[0].crop_ratio == 1 else "as for ImageNet"
-    return trial.ways[0], f"{reason}; no other way is clearly better on {min(map(len, right))} images"
+        return tried[best], f"the best on {images} images"
+    if best and less_surprised(outputs[0], outputs[best], trial.labels[:images]):
+        return tried[best], f"the likeliest on {images} images"
+    return tried[0], f"no other one is clearly better on {min(map(len, right))} images"

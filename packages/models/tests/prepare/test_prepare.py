@@ -65,7 +65,7 @@ def test_a_baked_model_normalizes_as_numpy_does(order: str, layout: str, softmax
         scale=list(SCALE),
         channel_order=order,
         layout=layout,
-        softmax=not softmax,
+        head="softmax" if softmax else "logits",
     )
     assert network.input(0).get_partial_shape() == ov.PartialShape([-1, HEIGHT, WIDTH, 3])
     assert network.input(0).get_element_type() == ov.Type.u8
@@ -187,7 +187,7 @@ def test_how_images_are_resized_is_in_the_metadata(source: Path, tmp_path: Path)
 def test_ones_behind_the_classes_are_dropped(name: str, tmp_path: Path) -> None:
     """These two answer [1,1000,1,1]; they are in the `onnx` package."""
     file = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / f"{name}.onnx"
-    run(file, "--name", name, "--repository", tmp_path / "prepared", *KNOWN)
+    run(file, "--name", name, "--repository", tmp_path / "prepared", "--head", "logits", *KNOWN)
     # As it is, too: a folder with nothing but a model.
     (tmp_path / "plain" / name / "1").mkdir(parents=True)
     shutil.copy(file, tmp_path / "plain" / name / "1" / "model.onnx")
@@ -208,7 +208,7 @@ def test_a_softmax_of_other_operations_is_one(tmp_path: Path, capsys: pytest.Cap
     run(
         tmp_path / "model.xml", "--name", "m", "--repository", tmp_path, "--channel-order", "BGR", "--normalize", "unit"
     )
-    assert "softmax: the model answers probabilities" in capsys.readouterr().out
+    assert "head: softmax, by its scores of noise: the model answers probabilities" in capsys.readouterr().out
     pixels = np.random.default_rng(0).integers(0, 256, (2, HEIGHT, WIDTH, 3), np.uint8)
     outside = infer(network, (pixels / 255).transpose(0, 3, 1, 2).astype(np.float32))
     np.testing.assert_allclose(infer(load(find(tmp_path, "m")), pixels), outside, atol=0.01)

@@ -1,42 +1,75 @@
-"""Ways to prepare a model: few images first, and more for those that may be the best."""
+"""Ways to prepare a model: few images first, and more for those that may be the best; and the order of the classes."""
 
 from __future__ import annotations
 
-import zipfile
-
 import numpy as np
+import pytest
 
 from deployments.contract.preprocessing import Preprocessing
 from ensemble_models.dataset import Dataset
-from ensemble_models.prepare import trials
-from ensemble_models.prepare.trials import Trial
-from packages.models.tests.tiny import SIZE, Draw, constant
+from ensemble_models.prepare.orders import assignment, usual_orders
+from ensemble_models.prepare.source import Normalization
+from ensemble_models.prepare.trials import Trial, normalized
+from packages.models.tests.tiny import LABELS, SIZE, Draw
+
+WAY = Preprocessing(SIZE)
 
 
 def test_only_what_may_be_the_best_is_tried_on_all_images(draw: Draw) -> None:
     """Three models and 1,000 photographs took 265 s: eight normalizations ran on 500 images each."""
-    dataset, way = Dataset.open(draw({"cat": 500})), Preprocessing(SIZE)
+    dataset = Dataset.open(draw({"cat": 500}))
     encoded = [image for image, _ in dataset.read()]
     # Of a hundred images ninety are of class 1, eight of class 2, and two of class 0.
     labels = np.random.default_rng(0).choice(3, 500, p=[0.02, 0.9, 0.08])
-    trial = Trial(dataset.names, encoded, labels, [way])
-    tried = trial.race([(constant(np.eye(3)[answered]), way) for answered in (1, 0, 2, 1)])
+
+    def answer(pixels: np.ndarray) -> np.ndarray:
+        """The class that the normalization's mean names."""
+        return np.eye(3, dtype=np.float32)[np.round(-pixels.mean((1, 2, 3)) / 1000).astype(int)]
+
+    trial = Trial(dataset.names, encoded, {"given": labels}, {"given": LABELS}, answer)
+    by_class = [(Normalization("BGR", (1000.0 * number,) * 3, (1.0,) * 3), WAY) for number in (1, 0, 2, 1)]
+    tried = trial.race(by_class)
     answers = [each.argmax(axis=1) for each in tried]
     assert [len(each) for each in answers] == [500, 25, 25, 500]
     assert [set(each) for each in answers] == [{1}, {0}, {2}, {1}]
     # One that is left is tried on no more than shows that it is better than guessing.
-    assert [len(each) for each in trial.race([(constant(np.eye(3)[answered]), way) for answered in (1, 0)])] == [
-        100,
-        25,
-    ]
+    assert [len(each) for each in trial.race(by_class[:2])] == [100, 25]
 
 
-def test_an_image_is_decoded_once_for_all_ways(draw: Draw, monkeypatch) -> None:
-    with zipfile.ZipFile(draw({"cat": 1})) as archive:
-        encoded, decoded = archive.read("cat/0.png"), []
-    decode = trials.decode
-    monkeypatch.setattr(trials, "decode", lambda name, *rest: decoded.append(name) or decode(name, *rest))
-    ways = [Preprocessing(SIZE), Preprocessing((4, 4)), Preprocessing(SIZE, resize="stretch", crop_ratio=1.0)]
-    images = Trial(["cat/0.png"], [encoded], np.zeros(1, np.int64), ways)
-    assert [images.pixels(way, 0, 1).shape for way in (*ways, *ways)] == [(1, *way.size, 3) for way in (*ways, *ways)]
-    assert decoded == ["cat/0.png"]
+def test_pixels_are_normalized_in_the_order_of_the_channels() -> None:
+    red = np.zeros((1, 2, 2, 3), np.uint8)
+    red[..., 2] = 255
+    imagenet = [normalized(red, Normalization.usual(order, "imagenet"))[0, 0, 0] for order in ("RGB", "BGR")]
+    np.testing.assert_allclose(imagenet[0], [(1 - 0.485) / 0.229, -0.456 / 0.224, -0.406 / 0.225], rtol=1e-5)
+    np.testing.assert_allclose(imagenet[1], imagenet[0][::-1], rtol=1e-5)
+    caffe = normalized(red, Normalization.usual("BGR", "caffe"))[0, 0, 0]
+    np.testing.assert_allclose(caffe, [-103.939, -116.779, 255 - 123.68], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("folders", "orders"),
+    [
+        (["b", "a"], {"alphabetical": "a b"}),
+        (["10", "9", "1"], {"alphabetical": "1 10 9", "natural": "1 9 10"}),
+        (["b", "A", "C"], {"alphabetical": "A C b", "case-blind": "A b C"}),
+        (["c", "b", "a"], {"alphabetical": "a b c", "that of other": "c a b"}),
+    ],
+)
+def test_the_usual_orders_are_each_listed_once(folders: list[str], orders: dict[str, str]) -> None:
+    others = [("other", ("c", "a", "b")), ("another", ("x", "y"))]
+    found = usual_orders(folders, others)
+    assert {name: " ".join(labels) for name, labels in found.items()} == orders
+
+
+def test_an_assignment_is_judged_by_images_that_did_not_choose_it() -> None:
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 6, 300)
+    shuffled = np.array([3, 1, 0, 2, 5, 4])
+    answers = np.where(random.random(300) < 0.7, shuffled[labels], random.integers(0, 6, 300))
+    found = assignment(answers, labels, 6)
+    assert found is not None
+    assert [int(found[0][output]) for output in shuffled] == [0, 1, 2, 3, 4, 5]
+    assert found[1].mean > 40
+    # The right order, and one image of each of many classes, whose assignment would fit any answers.
+    assert assignment(labels, labels, 6) is None
+    assert assignment(random.integers(0, 300, 300), np.arange(300), 300) is None

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from deployments.contract.answer import Answer, NodeCost, Receipt
 from deployments.contract.batch import Batch
-from deployments.contract.cpu_accounting import METER, Span
+from deployments.contract.cpu_accounting import METER, CpuMeasurement
 from deployments.contract.item import Item, Note
 from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
 from graph.feature import Feature
@@ -31,7 +31,7 @@ class ReceiptInterceptor(Interceptor):
         # While CPU time that the meter has read is to be shared, every batch takes its part.
         self.sees_all = False
         # Keeps the meter on from when a batch leaves the queue, whichever processes its nodes are in.
-        self._metered: dict[InFlight, Span] = {}
+        self._metered: dict[InFlight, CpuMeasurement] = {}
 
     def on_request(self, batch: InFlight) -> None:
         """Let the nodes meter the images of which a receipt is asked for."""

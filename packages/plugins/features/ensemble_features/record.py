@@ -10,11 +10,11 @@ from itertools import count
 from typing import Any
 
 from deployments.contract.answer import Answer
-from deployments.contract.batch import Batch
+from deployments.contract.batch import Batch, made
 from deployments.contract.item import Item, ItemNote
 from deployments.contract.payload import Images, PixelSets
-from deployments.pipeline.background import PATIENCE_MS, Background, unhurried
 from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
+from ensemble_features.background import PATIENCE_MS, Background, unhurried
 
 ENSEMBLE = "ensemble"
 
@@ -200,7 +200,7 @@ class Copied(ABC):
 
     async def _ask(self, copies: Sequence[Copy], patience_s: float) -> None:
         sent = Batch.join([([place], part) for place, (part, _) in enumerate(copies)])
-        images = unhurried(Batch(sent.payload[self._pixels], sent.items))
+        images = await made(unhurried(Batch(sent.payload[self._pixels], sent.items)))
         await self.compare(images, [record for _, record in copies], patience_s)
 
 

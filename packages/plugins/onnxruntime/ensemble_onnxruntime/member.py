@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
+from deployments.contract import clock
 from deployments.contract.batch import NO_SCORES, Batch, Work, crashed, predicted
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import STREAMS, THREADS, AttributeValue
@@ -22,7 +22,7 @@ from deployments.contract.member import (
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.preprocessing import Size
 from deployments.contract.settings import describe
-from deployments.cpus import available_cpus
+from deployments.cpus import available_cores
 from deployments.members.local import Health, LoadedModel
 from deployments.members.versioned import VersionedMember
 from deployments.repository.address import RepositoryAddress
@@ -112,7 +112,7 @@ class OnnxRuntime(TensorSettings, VersionedMember):
     @property
     def thread_count(self) -> int:
         """The number of threads that compute an inference."""
-        return self.threads or available_cpus()
+        return self.threads or available_cores()
 
     def bind(self, model: Model, session: Any) -> tuple[Binding, TensorSettings]:
         """Find the tensors of a version, by the configuration and by the version's `metadata.json`.
@@ -202,7 +202,7 @@ class OnnxModel:
 
     def _predict(self, pixels: Pixels) -> tuple[Probabilities, int]:
         """Compute the scores; returns them, and the time when inference began, nanoseconds since the epoch."""
-        began_ns = time.time_ns()
+        began_ns = clock.now_ns()
         with self.health.inference():
             output = self._run(pixels)
         return probabilities(output, len(pixels), self._classes, self._settings.scores == "logits"), began_ns

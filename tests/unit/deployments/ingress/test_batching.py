@@ -7,7 +7,7 @@ from statistics import mean
 
 import pytest
 
-from deployments.ingress.queue import MOST_SKIPPED, Batching
+from deployments.ingress.batching import MOST_SKIPPED, NORMAL_PER_LOW, SENDS_S, Batching, LowPriorityBatching
 from deployments.ingress.settings import IngressSettings
 
 # A batch takes so long, and so much longer for each of its images, seconds.
@@ -203,3 +203,45 @@ def test_a_batch_that_takes_longer_than_the_last_holds_a_lone_image_no_longer():
     # It left after the time of the first one, and was answered before the 64.
     assert machine.batches == [1, 64, 1]
     assert machine.latencies[1] == pytest.approx(2 * took(1))
+
+
+class Prioritized(Machine):
+    """A machine whose slots images of low priority share: `low` of them wait from the start."""
+
+    def __init__(self, low, **settings):
+        super().__init__(**settings)
+        is_idle = lambda: not (self._waiting or self.batching.in_flight)  # noqa: E731
+        self.low = LowPriorityBatching(lambda: self.limits, lambda: self.now, [self.batching], is_idle)
+        self.low_batches, self.low_waiting = [], low
+        self.low.arrived(low)
+
+    def run(self, until):
+        while self._events and self._events[0][0] <= until:
+            super().run(self._events[0][0])
+            leaves_at = self.low.leaves_at(self.low_waiting)
+            if leaves_at is not None and leaves_at > self.now:
+                self.at(leaves_at, lambda: None)
+            elif leaves_at is not None:
+                size = min(1 if self.low.leaves_alone else self.limits.max_batch_size, self.low_waiting)
+                self.low_waiting -= size
+                self.low_batches.append((self.now, size))
+                left = self.low.left(size)
+                self.at(self.now + FIXED_S + EACH_S * size, lambda size=size, left=left: self.low.ended(size, left))
+
+
+def test_low_priority_gets_its_share_beside_normal_priority_and_batches_without_it():
+    machine = Prioritized(1000)
+
+    def send():
+        if machine.now < 10:
+            machine.arrive(lambda: machine.at(machine.now, send))
+
+    for client in range(16):
+        machine.at(client / 10_000, send)
+    machine.run(30)
+    beside = [size for time, size in machine.low_batches if time < 10]
+    assert set(beside) == {1}
+    assert len(beside) == pytest.approx(machine.batching.arrivals / NORMAL_PER_LOW, rel=0.1)
+    assert machine.low_batches[-1][1] > 1
+    assert min(time for time, size in machine.low_batches if size > 1) > 10 + SENDS_S - 0.1
+    assert machine.low_waiting == 0

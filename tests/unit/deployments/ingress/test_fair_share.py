@@ -3,7 +3,7 @@ import pytest
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import Overloaded, OverShare
 from deployments.ingress.admission import WANTS_S, AdmissionController, Shares
-from deployments.ingress.callers import caller
+from deployments.ingress.headers import caller
 from deployments.ingress.settings import IngressSettings
 
 A, B = Caller("a"), Caller("b")

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from deployments.contract.errors import InvalidParameter
 from deployments.contract.options import LOWER, Options, prediction_options
-from deployments.ingress.options import NAMES, from_keywords, from_parameters, from_query, with_headers
+from deployments.ingress.headers import with_options
+from deployments.ingress.options import NAMES, from_keywords, from_parameters, from_query
 
 
 def test_text_becomes_what_it_says():
@@ -94,11 +95,11 @@ def test_any_parameters_are_options_or_the_callers_mistake(parameters):
 
 def test_a_header_has_the_options_of_a_query():
     given = Options(top_k=2, timings=True)
-    assert with_headers(given, {"ensemble-options": "members=true&top_k=3"}) == Options(3, True, timings=True)
-    assert with_headers(given, {"ensemble-options": ""}) == given
+    assert with_options(given, {"ensemble-options": "members=true&top_k=3"}) == Options(3, True, timings=True)
+    assert with_options(given, {"ensemble-options": ""}) == given
     for wrong in ("topk=1", "top_k=", "top_k=0", "members"):
         with pytest.raises(InvalidParameter):
-            with_headers(given, {"ensemble-options": wrong})
+            with_options(given, {"ensemble-options": wrong})
 
 
 def test_a_timeout_and_a_priority_are_as_tritons():
@@ -118,7 +119,7 @@ def test_a_timeout_and_a_priority_are_as_tritons():
 
 @pytest.mark.parametrize(("value", "is_lower"), [("u=7", True), ("i, u=7", True), ("u=4, i", False), ("u=77", False)])
 def test_a_header_names_work_in_the_background(value, is_lower):
-    assert (with_headers(Options(), {"priority": value}).priority >= LOWER) == is_lower
-    assert with_headers(Options(priority=1), {"priority": value}).priority == 1
+    assert (with_options(Options(), {"priority": value}).priority >= LOWER) == is_lower
+    assert with_options(Options(priority=1), {"priority": value}).priority == 1
     # What changes no prediction is no part of a cache's key.
-    assert not prediction_options(with_headers(Options(), {"priority": value}))
+    assert not prediction_options(with_options(Options(), {"priority": value}))

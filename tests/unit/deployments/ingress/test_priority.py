@@ -9,7 +9,7 @@ import pytest
 from deployments.contract.batch import Batch
 from deployments.contract.errors import Overloaded
 from deployments.contract.options import Options
-from deployments.ingress import queue
+from deployments.ingress import batching
 from deployments.ingress.admission import AdmissionController
 from deployments.ingress.grpc.server import GrpcServer
 from deployments.ingress.ingress import Ingress
@@ -99,7 +99,7 @@ async def test_the_lower_class_leaves_alone_when_the_usual_class_has_nothing_to_
 
 
 async def test_the_lower_class_has_batches_where_the_usual_class_does_not_send(ingress, graph, monkeypatch):
-    monkeypatch.setattr(queue, "SENDS_S", 0.0)
+    monkeypatch.setattr(batching, "SENDS_S", 0.0)
     tasks = await sent(ingress, "usual", options=Options())
     await graph.began(1)
     tasks += await sent(ingress, *"abcd")
@@ -119,7 +119,7 @@ async def test_the_lower_class_does_not_starve(ingress, graph):
         tasks += await sent(ingress, "usual", options=Options())
         graph.end()
         await graph.began(begun + 1)
-    assert sum(map(len, graph.batches)) == queue.USUAL_PER_LOWER + 1
+    assert sum(map(len, graph.batches)) == batching.NORMAL_PER_LOW + 1
     while not all(task.done() for task in tasks):
         graph.end()
         await asyncio.sleep(0)

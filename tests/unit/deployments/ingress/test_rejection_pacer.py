@@ -6,7 +6,7 @@ import pytest
 
 from deployments.contract.errors import Overloaded
 from deployments.ingress.admission import AdmissionController
-from deployments.ingress.callers import caller
+from deployments.ingress.headers import caller
 from deployments.ingress.pacing import LEAST_PACE, LONGEST_S, MOST, RejectionPacer, ThroughputEstimator
 from deployments.ingress.settings import IngressSettings
 

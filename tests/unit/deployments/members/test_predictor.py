@@ -8,6 +8,7 @@ from openvino import opset13 as op
 
 from deployments.contract.errors import ConfigurationError, DeadlineExceeded, InferenceFailed
 from deployments.contract.item import Item
+from deployments.contract.member import class_order
 from deployments.members.openvino import OpenVino
 from deployments.members.predictor import Predictor
 from deployments.repository.repository import find
@@ -240,3 +241,11 @@ def test_a_damaged_model_is_told_with_its_members_name(tmp_path):
     (folder / "model.bin").write_bytes(bytes((folder / "model.bin").stat().st_size))
     with pytest.raises(ConfigurationError, match=r"members: 'm': .*model\.bin does not match"):
         predictor(tmp_path, "m")
+
+
+async def test_the_classes_may_be_in_another_order(tmp_path):
+    store(tmp_path, "m", constant([0.5, 0.3, 0.2]), classes=("a", "b", "c"))
+    model = find(tmp_path, "m")
+    member = Predictor(OpenVino(name="m"), model, (32, 32), 1, class_order(model.labels, ("c", "a", "b")))
+    answer = await member(batch(0))
+    np.testing.assert_allclose(answer.payload, [[0.2, 0.5, 0.3]], rtol=1e-5)

@@ -5,11 +5,13 @@ import time
 import cv2
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from PIL import Image
 
+from deployments.contract.batch import Batch, made
 from deployments.contract.errors import ConfigurationError, DeadlineExceeded, ImageTooLarge, InvalidImage
 from deployments.contract.item import Item
-from deployments.contract.payload import Decoded
+from deployments.contract.payload import Decoded, Deferred
 from deployments.contract.preprocessing import AsSent, Preprocessing
 from deployments.transformer import decoding
 from deployments.transformer.decoding import decode, read_header
@@ -319,3 +321,44 @@ async def test_a_small_jpeg_that_is_alone_wakes_no_thread(images, in_threads):
     answer = await JpegTransformer(LIMITS, WANTED, threads=1)(batch(images))
     assert not errors(answer)
     assert bool(set(threading.enumerate()) - before) is in_threads
+
+
+BOTH = {"small": Preprocessing((16, 16)), "large": Preprocessing((48, 32), 0.9, interpolation="bilinear")}
+# Of every way to decode: in threads, in a process, at a smaller scale.
+SEVERAL = [
+    pictures.jpeg(120, 160),
+    pictures.encode(pictures.noise(seed=1), ".png"),
+    b"no image",
+    pictures.jpeg(480, 640, 2),
+    pictures.jpeg(300, 300, 3),
+]
+
+
+def deferring(threads=2):
+    transformer = JpegTransformer(LIMITS, BOTH, threads)
+    transformer.defer_others({"small"})
+    return transformer
+
+
+@pytest.mark.parametrize("positions", [[0, 1, 2, 3, 4], [4, 1], [3], [2], []])
+async def test_deferred_pixels_are_those_that_would_have_been_made(positions):
+    """At once, they are made of the images that are left."""
+    eager = await JpegTransformer(LIMITS, BOTH, threads=2)(batch(SEVERAL))
+    answer = await deferring()(batch(SEVERAL))
+    np.testing.assert_array_equal(answer.payload["small"], eager.payload["small"])
+    left, expected = answer.split(positions), eager.split(positions)
+    assert isinstance(left.payload["large"], Deferred)
+    later = await made(Batch(left.payload["large"], left.items))
+    np.testing.assert_array_equal(later.payload, expected.payload["large"])
+    assert all([step.note.node for step in later.items[row].steps] == ["decode", "resize"] for row in later.live)
+
+
+async def test_deferred_pixels_of_parts_are_joined_and_those_of_late_images_not_made():
+    answer = await deferring()(batch(SEVERAL))
+    parts = [([4, 0], answer.split([4, 0])), ([1, 2, 3], answer.split([1, 2, 3]))]
+    joined = Batch.join(parts)
+    items = [replace(item, deadline=time.time() - 1) if place == 3 else item for place, item in enumerate(joined.items)]
+    later = await made(Batch(joined.payload["large"], tuple(items)))
+    expected = (await JpegTransformer(LIMITS, BOTH, threads=2)(batch(SEVERAL))).split([0, 1, 4])
+    np.testing.assert_array_equal(later.payload, expected.payload["large"])
+    assert set(errors(later)) == {2, 3}

@@ -95,6 +95,9 @@ class Api:
     def deploy(self, config):
         pass
 
+    def progress(self):
+        return "Serve: DEPLOYING"
+
     def applications(self):
         reported = self._reports.pop(0)
         if not self._reports:
@@ -119,7 +122,7 @@ def server(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "environ", {**os.environ, module.DASHBOARD: "x", module.SESSION: str(tmp_path)})
     monkeypatch.setattr(module, "ServeApi", lambda dashboard: Api(log))
     monkeypatch.setattr(module, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(module.configuration, "Checks", lambda config: NoChecks())
+    monkeypatch.setattr(module.configuration, "Checks", lambda *_: NoChecks())
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump({"applications": [APPLICATION]}))
     return file

@@ -23,7 +23,7 @@ from deployments.ingress.listeners import slot
 from deployments.ingress.protocol import Protocol
 from ensemble_serving.protocol import inference_pb2 as pb
 from scripts.errors import ScriptError
-from scripts.serve import haproxy
+from scripts.serve import haproxy, haproxy_config
 from tests.certificates import self_signed
 from tests.server.server import eventually, free_ports
 from tests.stub import GRPCInferenceServiceStub
@@ -37,7 +37,9 @@ class Front:
     def __init__(self, folder, host="127.0.0.1", **more):
         self.folder = folder
         self.http, self.grpc, self.metrics = free_ports(3)
-        self.haproxy = haproxy.HAProxy(folder, haproxy.Listening(host, self.http, self.grpc, self.metrics, **more))
+        self.haproxy = haproxy.HAProxy(
+            folder, haproxy_config.Listening(host, self.http, self.grpc, self.metrics, **more)
+        )
 
     @property
     def pid(self):
@@ -133,7 +135,7 @@ def is_said(told, path, code, words):
 
 
 def is_refusal_to_come_again(answer, path="/"):
-    is_refusal = is_said(answer.json(), path, "not_ready", haproxy.DOWN)
+    is_refusal = is_said(answer.json(), path, "not_ready", haproxy_config.DOWN)
     return is_refusal and (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 
 
@@ -289,7 +291,7 @@ def test_it_is_rays_or_else_the_systems_and_without_one_the_way_out_is_told(monk
 def test_what_keeps_it_from_starting_is_told(folder):
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
-        listening = haproxy.Listening("127.0.0.1", port, *free_ports(2))
+        listening = haproxy_config.Listening("127.0.0.1", port, *free_ports(2))
         with pytest.raises(ScriptError, match=rf"does not start(.|\n)*127\.0\.0\.1:{port}"):
             haproxy.HAProxy(folder, listening)
 
@@ -325,7 +327,7 @@ def test_a_body_that_hardly_begins_does_not_reach_the_application(folder):
         for path, head in heads.items():
             answer = b"".join(iter(lambda path=path: slow[path].recv(4096), b""))
             assert answer.startswith(b"HTTP/1.1 408")
-            assert is_said(json.loads(answer.partition(b"\r\n\r\n")[2]), path, "slow_body", haproxy.SLOW)
+            assert is_said(json.loads(answer.partition(b"\r\n\r\n")[2]), path, "slow_body", haproxy_config.SLOW)
             with socket.create_connection(("127.0.0.1", front.http)) as fast:
                 fast.sendall(head + bytes(9000))
                 assert fast.recv(4096).startswith(b"HTTP/1.1 503")
@@ -354,12 +356,6 @@ def test_a_request_without_a_number_is_given_one(folder):
     with Front(folder) as front, answering(folder):
         numbers = {get(front, "/echo").json()["x-request-id"] for _ in range(2)}
         assert [len(number) for number in numbers] == [36, 36]
-
-
-def test_http_is_http_1_so_that_no_refusal_is_lost(folder):
-    with Front(folder) as front, socket.create_connection(("127.0.0.1", front.http)) as client:
-        client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9))
-        assert client.recv(4096).startswith(b"HTTP/1.1 400")
 
 
 def test_a_client_that_speaks_http_2_too_is_told_to_speak_http_1(folder, tmp_path):
@@ -397,7 +393,7 @@ def test_tls_ends_at_haproxy_for_both_protocols(folder, tmp_path):
             assert refused(GRPCInferenceServiceStub(channel)) == grpc.StatusCode.UNAVAILABLE
         with pytest.raises(httpx.TransportError):
             get(front, "/classify")
-        assert (folder / haproxy.CERTIFICATE).stat().st_mode & 0o777 == 0o600
+        assert (folder / haproxy_config.CERTIFICATE).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_renewed_certificate_is_served_and_a_bad_one_is_not(folder, tmp_path, capfd):

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from scripts.serve import haproxy
+from scripts.serve import haproxy_config
 from tests.unit.scripts.serve.test_haproxy import Front, answering, folder, get
 
 __all__ = ["folder"]
@@ -56,7 +56,7 @@ def test_a_client_is_answered_while_others_hold_thousands_of_idle_connections(fo
 @pytest.fixture
 def few(monkeypatch):
     """40 connections in all, 10 for each address."""
-    monkeypatch.setattr(haproxy, "MOST_CONNECTIONS", 40)
+    monkeypatch.setattr(haproxy_config, "MOST_CONNECTIONS", 40)
 
 
 def test_an_address_has_a_share_of_the_connections(folder, few):
@@ -86,4 +86,4 @@ def test_idle_connections_of_many_addresses_take_half_of_all(folder, few):
 @pytest.mark.parametrize(("files", "most"), [(resource.RLIM_INFINITY, 8192), (10_000, 4744), (1024, 256)])
 def test_the_connections_fit_the_limit_on_files(files, most, monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, files))
-    assert haproxy.most_connections() == most
+    assert haproxy_config.most_connections() == most

@@ -88,9 +88,11 @@ def literal(name, value):
 
 
 @asynccontextmanager
-async def beginning(fronted, declared, sent, timeout="90S", encoding="identity", *, ends=False, **other):
+async def beginning(
+    fronted, declared, sent, timeout="90S", encoding="identity", *, ends=False, source="127.0.0.1", **other
+):
     """A message of which so many bytes come, and no more."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", fronted.grpc)
+    reader, writer = await asyncio.open_connection("127.0.0.1", fronted.grpc, local_addr=(source, 0))
     given = {":method": "POST", ":scheme": "http", ":path": METHOD, ":authority": "x", "te": "trailers"}
     given |= {"content-type": "application/grpc", "grpc-timeout": timeout, "grpc-encoding": encoding}
     given |= {name.replace("_", "-"): value for name, value in other.items()}
@@ -120,7 +122,12 @@ async def end(reader):
 async def test_messages_on_their_way_are_bounded_by_their_size(folder, size, most):
     async with serving(folder) as (fronted, handler), AsyncExitStack() as on_their_way:
         assert await ask(fronted, bytes(size + 1)) > 0
-        readers = [await on_their_way.enter_async_context(beginning(fronted, size + 1, 9000)) for _ in range(most + 1)]
+        readers = [
+            await on_their_way.enter_async_context(
+                beginning(fronted, size + 1, 9000, source=f"127.0.0.{2 + place % 4}")
+            )
+            for place in range(most + 1)
+        ]
         # One of them is refused; which of them is first at HAProxy is no matter.
         done, rest = await asyncio.wait(
             [asyncio.create_task(end(each)) for each in readers], timeout=60, return_when="FIRST_COMPLETED"
@@ -132,6 +139,22 @@ async def test_messages_on_their_way_are_bounded_by_their_size(folder, size, mos
         # What is smaller goes on.
         assert await ask(fronted, bytes(size)) > 0
         assert handler.count == 2
+        for task in rest:
+            task.cancel()
+
+
+@pytest.mark.parametrize(("size", "most"), MOST_OF_SIZE.items())
+async def test_one_sender_has_half_of_the_messages_on_their_way(folder, size, most):
+    async with serving(folder) as (fronted, _), AsyncExitStack() as on_their_way:
+        readers = [
+            await on_their_way.enter_async_context(beginning(fronted, size + 1, 9000, source="127.0.0.2"))
+            for _ in range(most // 2 + 1)
+        ]
+        done, rest = await asyncio.wait(
+            [asyncio.create_task(end(each)) for each in readers], timeout=60, return_when="FIRST_COMPLETED"
+        )
+        assert [b"overloaded" in each.result() for each in done] == [True]
+        assert await ask(fronted, bytes(size + 1)) > 0
         for task in rest:
             task.cancel()
 
@@ -303,20 +326,39 @@ async def test_health_is_watched_until_the_replica_stops(folder):
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
-async def test_streams_at_a_time_are_bounded(folder):
+WATCH = (
+    "POST /grpc.health.v1.Health/Watch HTTP/1.1\r\nhost: x\r\nx-forwarded-for: {}\r\n"
+    "content-length: 5\r\n\r\n\0\0\0\0\0"
+)
+
+
+async def test_streams_at_a_time_are_bounded_and_one_sender_has_half_of_them(folder):
     async with watching(folder, {"ready": True}) as (stub, listener), asyncio.timeout(60):
-        calls = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(MOST_STREAMS)]
+        calls = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(MOST_STREAMS // 2)]
         for call in calls:
             await call.read()
-        with pytest.raises(grpc.aio.AioRpcError, match="64 streams") as caught:
-            await stub.Watch(health_pb2.HealthCheckRequest()).read()
-        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        await is_refused(stub, "32 streams")
         # Other calls go on, and a stream that ends makes room.
         assert (await stub.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
         calls[0].cancel()
-        while listener.streams == MOST_STREAMS:
+        while listener.streams == MOST_STREAMS // 2:
             await asyncio.sleep(0.01)
-        assert await stub.Watch(health_pb2.HealthCheckRequest()).read()
+        # As HAProxy brings the streams of others.
+        others = [await asyncio.open_unix_connection(next(folder.glob("grpc-*"))) for _ in range(MOST_STREAMS // 2 + 1)]
+        for place, (reader, writer) in enumerate(others):
+            writer.write(WATCH.format(f"10.0.0.{place % 3}").encode())
+            await reader.readuntil(b"200 OK")
+        while listener.streams < MOST_STREAMS:
+            await asyncio.sleep(0.01)
+        await is_refused(stub, "64 streams")
+        for _, writer in others:
+            writer.close()
+
+
+async def is_refused(stub, words):
+    with pytest.raises(grpc.aio.AioRpcError, match=words) as caught:
+        await stub.Watch(health_pb2.HealthCheckRequest()).read()
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 async def test_a_failure_of_ours_is_an_internal_error(folder):

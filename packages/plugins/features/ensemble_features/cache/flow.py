@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from deployments.contract import clock
 from deployments.contract.batch import Batch, Work
 from deployments.contract.item import Item, ItemNote
 from deployments.contract.nodes import Flow, Node, Part, as_flow
@@ -232,7 +233,7 @@ def _entries(
 
     Images that a member or a canary failed on, or that the load has cut short, are not remembered.
     """
-    now = time.time()
+    now = clock.now()
     entries = {}
     for row, place in enumerate(answer.live):
         item = answer.items[place]
@@ -253,7 +254,7 @@ def _entries(
 
 def _remembered(batch: Batch[Any], entries: Mapping[int, Entry]) -> Part:
     """Return the entries' images, by position, as if the members had just answered them."""
-    now = time.time()
+    now = clock.now()
     names = dict.fromkeys(name for entry in entries.values() for name in entry.scores)
     length = max(len(scores) // 4 for entry in entries.values() for scores in entry.scores.values())
     payload = {name: np.full((len(entries), length), np.nan, np.float32) for name in names}

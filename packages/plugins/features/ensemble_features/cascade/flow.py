@@ -18,9 +18,9 @@ from deployments.contract.item import Item, ItemNote
 from deployments.contract.nodes import Flow, Node, Part
 from deployments.contract.options import LOWER
 from deployments.contract.payload import MemberProbabilities, PixelSets, Probabilities
-from deployments.pipeline.background import PATIENCE_MS, Background, unhurried
 from deployments.pipeline.member_client import Member, MemberClient, MemberOutcome, Members, QuorumSettings, answered
 from deployments.pipeline.pipeline import merge_member_outputs, split
+from ensemble_features.background import PATIENCE_MS, Background, unhurried
 from ensemble_features.cascade.audit import Audit
 from graph.sections import CascadeSettings, UnderLoadSettings
 
@@ -146,6 +146,7 @@ class Cascade(Flow):
         `loads` has the load of the usual class and of the lower one, if there are thresholds for load.
         """
         self._members = Members({name: members[name] for name in settings.order}, asking)
+        self.first_pixels = frozenset({members[settings.order[0]].pixels})
         self._exit_at: Sequence[float] = settings.exit_at if audit is None else audit.exit_at
         self._audit, self._audits, self._loads = audit, Background(), loads
         self._combiner, self._returns_combined = combiner, combined

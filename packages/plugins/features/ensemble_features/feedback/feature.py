@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from deployments.contract import clock
 from deployments.contract.batch import Batch
 from deployments.contract.caller import REQUEST_IDS
 from deployments.contract.errors import DeadlineExceeded, UnknownRequest
@@ -77,7 +78,7 @@ class Peers:
                 silent = True
                 continue
             # A label may be an integer of numpy's.
-            sent = request, label if isinstance(label, str) else int(label), place, key, time.time() + PATIENCE_S
+            sent = request, label if isinstance(label, str) else int(label), place, key, clock.now() + PATIENCE_S
             try:
                 async with asyncio.timeout(PATIENCE_S):
                     await other.call(Batch([msgspec.msgpack.encode(sent)], (Item(),)))
@@ -98,7 +99,7 @@ class Peers:
     async def _handed(self, batch: Batch[list[bytes]]) -> Batch[list[bytes]]:
         """Take a label that another replica hands on; only labels of answers that are remembered here are counted."""
         request, label, place, key, until = DECODER.decode(batch.payload[0])
-        if time.time() > until:
+        if clock.now() > until:
             raise DeadlineExceeded(SILENT)
         if not self._store.remembers(request, place, key):
             raise UnknownRequest("it is not remembered here")

@@ -18,8 +18,8 @@ from ray.exceptions import RayError, RayTaskError
 
 from deployments.contract.errors import ConfigurationError, Conflict, EnsembleError, NotFound, NotReady
 from deployments.contract.names import INGRESS
+from deployments.folder_permissions import make_private
 from deployments.members.local import LocalMember
-from deployments.private import make_private
 from deployments.ray_internals.dashboard import APPLICATIONS, ON_HEAD, authorization, url
 from deployments.repository.errors import ModelError, Unreachable
 from deployments.rpc.listener import place

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from deployments.contract import clock
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from deployments.contract.payload import Images
@@ -94,7 +94,7 @@ class Shadow(Copied):
             and not item.deciding
             and self._random.random() < self.settings.share
         ]
-        waited_ms = (time.time_ns() - min((item.queued_ns for item in items if item.queued_ns), default=0)) / 1e6
+        waited_ms = (clock.now_ns() - min((item.queued_ns for item in items if item.queued_ns), default=0)) / 1e6
         if drawn and (self._work.is_busy or waited_ms > self.settings.max_queue_ms):
             self.drop(len(drawn))
             return []

@@ -9,13 +9,19 @@ from deployments.combiner import Combiner, CombinerSettings
 from deployments.contract.batch import Work
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item, Note, Step
+from deployments.contract.names import COMBINER, LABELER, TRANSFORMER
 from deployments.contract.options import Options
+from deployments.contract.preprocessing import Preprocessing
 from deployments.observe.metrics import TaggedCounter
 from deployments.pipeline.member_client import Member
 from deployments.pipeline.pipeline import Ensemble, Pipeline
+from deployments.transformer.transformer import JpegTransformer, TransformerSettings
 from ensemble_features.cascade.audit import Audit
+from ensemble_features.cascade.feature import Cascading
 from ensemble_features.cascade.flow import Cascade, LoadShed, LoadState
+from graph.composition import ensemble
 from graph.sections import EnsembleSettings, UnderLoadSettings
+from tests import pictures
 from tests.batches import batch, errors
 
 
@@ -373,3 +379,34 @@ async def test_a_callers_short_deadline_does_not_make_a_member_late_for_others()
     flow = cascade(Says("a", {1: UNSURE}), Hangs("b", {}), quorum=1, patience_ms=60_000)
     await flow(pixels(1, items=[Item(deadline=time.time() + 0.015)]))
     assert not any(member.breaker.is_open for member in flow._members.clients)
+
+
+class Sized(Says):
+    """Says the same of every image, and notes the shape of what it gets."""
+
+    async def __call__(self, batch):
+        work = Work(f"predict {self.name}", batch)
+        self.seen.append(work.payload.shape)
+        return work.done(np.array([self.says[level] for level in work.payload[:, 0, 0, 0].tolist()], np.float32))
+
+
+async def test_pixels_are_made_only_of_images_that_go_on():
+    sure, unsure = [0.95, 0.05], [0.6, 0.4]
+    first, second = (Sized(name, {10: sure, 90: unsure}) for name in ("first", "second"))
+    asking = EnsembleSettings(cascade={"order": ["first", "second"], "exit_at": [0.9]})
+    members = {"first": Member(first, "small"), "second": Member(second, "large")}
+    combiner = Combiner(CombinerSettings(), {"first": 1.0, "second": 1.0})
+    wanted = {"small": Preprocessing((8, 8)), "large": Preprocessing((16, 16)), "other": Preprocessing((4, 4))}
+    transformer = JpegTransformer(TransformerSettings(), wanted, 1)
+    feature = Cascading.__new__(Cascading)
+    feature.asker = lambda *_: Cascade(members, combiner, asking, asking.cascade)
+    nodes = {TRANSFORMER: transformer, COMBINER: combiner, LABELER: passes, "first": first, "second": second}
+    graph = ensemble({"first": "small", "second": "large"}, asking, nodes, [feature])
+    answer = await graph(batch([pictures.encode(pictures.grey(level)) for level in (10, 90, 10, 90)]))
+    assert asked(answer) == [("first",), ("first", "second")] * 2
+    assert (first.seen, second.seen) == ([(4, 8, 8, 3)], [(2, 16, 16, 3)])
+    assert [[step.note.node for step in item.steps].count("resize") for item in answer.items] == [0, 1] * 2
+
+
+async def passes(batch):
+    return batch

@@ -67,7 +67,7 @@ class Connection:
         config = self._config
         try:
             return connect(
-                f"{urlsplit(config.url).scheme}://{config.authority}",
+                config.url,
                 timeout_s=LONGEST_MS / 1000,
                 ca_file=config.ca_file,
                 cert_file=config.cert_file,
@@ -95,8 +95,8 @@ class HttpConnection(Connection):
     ) -> Response:
         """Send a GET, or POST a body. Raises CallError."""
         sent = {"accept-encoding": "identity", **headers, **self._config.authorization()}
-        method = "GET" if body is None else "POST"
-        request = Request(f"{self._config.path}{path}", body or b"", tuple(sent.items()), method)
+        method, prefix = "GET" if body is None else "POST", urlsplit(self._config.url).path.rstrip("/")
+        request = Request(f"{prefix}{path}", body or b"", tuple(sent.items()), method)
         response = await self._send(request, timeout_s)
         if response.status == 200:
             return response

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, Self
-from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from deployments.contract.hosts import is_loopback
 from deployments.contract.member import MemberConfig
 from deployments.contract.preprocessing import Interpolation, Resize
 from ensemble_interop.remote.client import Client, ServerError
 from ensemble_interop.remote.tensors import Binding, TensorName, TensorSettings, bind
-from ensemble_serving.url import DEFAULT_PORTS
+from ensemble_serving.url import address, parsed
 
 Edge = Annotated[int, Field(ge=1, le=8192)]
 Level = Annotated[int, Field(ge=0, le=255)]
+# A whole number is the same as its text; 1.10 would be 1.1.
+ServerVersion = Annotated[
+    str,
+    Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$"),
+    BeforeValidator(lambda given: str(given) if type(given) is int else given),
+]
+OF_PIXELS = {"size", "crop_ratio", "resize", "interpolation", "border", "layout", "color", "mean", "scale", "datatype"}
 MAX_TOKEN_LENGTH = 16 * 1024
 LONGEST_MS = 600_000
 
@@ -28,8 +34,8 @@ class RemoteConfig(TensorSettings, MemberConfig):
         description="http://, https://, grpc:// or grpcs://, host and port; for HTTP, a path before /v1 or /v2, too"
     )
     model: TensorName | None = Field(None, description="the model's name on the server; default: the member's name")
-    version: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] | None = Field(
-        None, coerce_numbers_to_str=True, description="the model's version on the server; default: the server's choice"
+    version: ServerVersion | None = Field(
+        None, description="the model's version on the server; default: the server's choice"
     )
     labels: Path | tuple[str, ...] | None = Field(
         None, description="class names in order of index, or a file with one per line; compared with the others'"
@@ -66,51 +72,37 @@ class RemoteConfig(TensorSettings, MemberConfig):
 
     @model_validator(mode="after")
     def _fields_go_together(self) -> Self:
-        parts = urlsplit(self.url)
-        if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
-            raise ValueError(f"url: it is none of {', '.join(f'{name}://host:port' for name in DEFAULT_PORTS)}")
+        parts = parsed(self.url)
         if "@" in parts.netloc or parts.query or parts.fragment or (self.is_grpc and parts.path.strip("/")):
             raise ValueError("url: only a host and a port, and for HTTP a path; a token goes into `token_file`")
-        # Raises ValueError for a port that is out of range.
-        _ = parts.port
-        if self.token_file is not None and not self.is_tls and not is_loopback(parts.hostname):
+        is_tls = parts.scheme.endswith("s")
+        if self.token_file is not None and not is_tls and not is_loopback(self.address[0]):
             raise ValueError("token_file: over a network a token needs https:// or grpcs://")
-        if (self.ca_file or self.cert_file) and not self.is_tls:
+        if (self.ca_file or self.cert_file) and not is_tls:
             raise ValueError("ca_file, cert_file: they need https:// or grpcs://")
         if (self.cert_file is None) != (self.key_file is None):
             raise ValueError("cert_file and key_file: either needs the other")
         return self
 
+    @model_validator(mode="after")
+    def _pixels_are_sent(self) -> Self:
+        """Refuse fields about pixels for a server that gets none, and a border that no resizing leaves."""
+        written = (name for name in sorted(OF_PIXELS & self.model_fields_set) if getattr(self, name) is not None)
+        if self.as_sent and (of_pixels := [*written]):
+            raise ValueError(f"{of_pixels[0]}: with `as_sent: true` the server gets no pixels; remove one of them")
+        if self.border is not None and self.resize != "letterbox":
+            raise ValueError("border: only `resize: letterbox` leaves a border; remove it, or set that")
+        return self
+
     @property
     def is_grpc(self) -> bool:
         """Return whether the server is called by gRPC."""
-        return urlsplit(self.url).scheme in {"grpc", "grpcs"}
+        return self.url.startswith("grpc")
 
     @property
-    def is_tls(self) -> bool:
-        """Return whether calls are encrypted."""
-        return urlsplit(self.url).scheme in {"https", "grpcs"}
-
-    @property
-    def host(self) -> str:
-        """The server's name or address."""
-        return urlsplit(self.url).hostname or ""
-
-    @property
-    def authority(self) -> str:
-        """Host and port as a URL has them, by which the server knows itself, though an address of it is called."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def port(self) -> int:
-        """The port that the server listens on."""
-        parts = urlsplit(self.url)
-        return parts.port or DEFAULT_PORTS[parts.scheme]
-
-    @property
-    def path(self) -> str:
-        """The path before the protocol's paths."""
-        return urlsplit(self.url).path.rstrip("/")
+    def address(self) -> tuple[str, int]:
+        """The server's host and port."""
+        return address(parsed(self.url))
 
     def authorization(self) -> dict[str, str]:
         """Return the HTTP header, or gRPC metadata, with the token; each call reads it, because the file may change.

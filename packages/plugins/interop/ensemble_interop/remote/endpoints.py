@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import random
 import socket
@@ -156,10 +155,10 @@ class Endpoints:
     async def _resolve(self) -> None:
         self._resolved = time.monotonic()
         try:
-            found = await resolve(self._config.host, self._config.port)
+            found = await resolve(*self._config.address)
         except OSError as err:
             # The known endpoints may be healthy still.
-            logger.warning("member %r: %s does not resolve: %s", self._config.name, self._config.host, err)
+            logger.warning("member %r: %s does not resolve: %s", self._config.name, self._config.url, err)
             return
         for ip in self._known.keys() - found:
             closing = asyncio.get_running_loop().create_task(self._known.pop(ip).close())
@@ -175,7 +174,7 @@ class Endpoints:
 async def described(config: RemoteConfig, max_scores: int, timeout_s: float) -> ModelMetadata:
     """Ask a server's addresses for its model's tensors until one answers; raises CallError or OSError if none does."""
     error: CallError = Unavailable("the name does not resolve")
-    for ip in await resolve(config.host, config.port):
+    for ip in await resolve(*config.address):
         client = config.connect(ip, max_scores)
         try:
             return await client.describe(timeout_s)
@@ -188,13 +187,5 @@ async def described(config: RemoteConfig, max_scores: int, timeout_s: float) -> 
 
 async def resolve(host: str, port: int) -> list[str]:
     """Return the IP addresses of a host; raises OSError if it has none."""
-    try:
-        return [str(ipaddress.ip_address(host))]
-    except ValueError:
-        pass
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except UnicodeError as err:
-        # Between two dots there is nothing, or too much.
-        raise OSError(str(err)) from err
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))

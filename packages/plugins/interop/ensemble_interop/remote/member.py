@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from deployments.contract import clock
 from deployments.contract.batch import NO_SCORES, Batch, Work, failed, predicted
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import AttributeValue, Item
@@ -96,8 +97,8 @@ class RemoteMember:
             return predicted(work, self.name, NO_SCORES, [])
         attributes: dict[str, AttributeValue] = {
             "ensemble.model.name": self._config.model_name,
-            "server.address": self._config.host,
-            "server.port": self._config.port,
+            "server.address": self._config.address[0],
+            "server.port": self._config.address[1],
         }
         span = secrets.token_hex(8)
         try:
@@ -121,7 +122,7 @@ class RemoteMember:
         deadlines = [item.deadline for item in live if item.deadline is not None]
         timeout_s = self._config.timeout_ms / 1000
         if len(deadlines) == len(live):
-            timeout_s = min(timeout_s, max(deadlines) - time.time())
+            timeout_s = min(timeout_s, max(deadlines) - clock.now())
         give_up = time.monotonic() + timeout_s
         headers = {"traceparent": _trace_parent(live, span)}
         try:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from deployments.contract.errors import AlreadyLabelled, UnknownLabel, UnknownRequest
-from deployments.ingress import options
+from deployments.ingress import headers, options
 from deployments.ingress.error_style import ErrorStyle
 from deployments.ingress.http import bodies
 from deployments.ingress.protocol import Protocol, Service
@@ -61,7 +61,7 @@ class Seldon(Protocol):
         ingress, graph = service.ingress, Graph(service)
 
         async def predict(request: Request, call: Call) -> Response:
-            asked = options.with_headers(options.DEFAULT, request.headers)
+            asked = headers.with_options(options.DEFAULT, request.headers)
             image = bodies.of_image(ingress.settings, service.max_image_bytes)
             body, began = await bodies.document(request, ingress.admission, call.caller, image=image, asked=asked)
             return encoded(await graph.predict(bodies.parsed(body, SeldonMessage), asked, call, began))

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from deployments.contract.errors import ImageTooLarge, InvalidParameter, NotFound
+from deployments.folder_permissions import is_private, make_private
 from deployments.ingress.protocol import TensorStore
-from deployments.private import is_private, make_private
 
 OBJECTS = Path("/dev/shm")  # noqa: S108
 KEY = re.compile(r"/?([A-Za-z0-9_][A-Za-z0-9_.-]{0,199})")

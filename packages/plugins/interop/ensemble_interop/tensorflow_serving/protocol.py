@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from deployments.contract.errors import InvalidParameter, NotFound
 from deployments.contract.options import Options
-from deployments.ingress import options
+from deployments.ingress import headers, options
 from deployments.ingress.error_style import ErrorStyle, ProtocolError
 from deployments.ingress.http import bodies
 from deployments.ingress.open_inference.model import INPUT, MODEL
@@ -126,7 +126,7 @@ class TensorFlowServingHttp:
         return plain({"model_spec": spec, "metadata": {"signature_def": self._servable.signatures()}})
 
     async def _predict(self, request: Request, call: Call) -> Response:
-        asked = options.with_headers(options.DEFAULT, request.headers)
+        asked = headers.with_options(options.DEFAULT, request.headers)
         sent, began = await self._read(request, call, asked, PredictRequest)
         if (sent.instances is None) == (sent.inputs is None):
             raise InvalidParameter("the request needs either 'instances', images by row, or 'inputs', by column")
@@ -142,7 +142,7 @@ class TensorFlowServingHttp:
         return aged(plain({"predictions": predictions}), inferred.answers)
 
     async def _classify(self, request: Request, call: Call) -> Response:
-        asked = options.with_headers(options.DEFAULT, request.headers)
+        asked = headers.with_options(options.DEFAULT, request.headers)
         sent, began = await self._read(request, call, asked, ClassifyRequest)
         self._ingress.admission.check_count(len(sent.examples))
         given = (sent.context, *sent.examples)

@@ -357,12 +357,6 @@ OpenInference(kind="open_inference", name="m", url="https://h:1", **files).conne
     assert "the key is encrypted" in ended.stderr
 
 
-async def test_a_host_that_is_no_name_is_told_and_asked_for_again():
-    node = made(OpenInference(kind="open_inference", name="m", url="http://models..test:1"))
-    assert {type(error) for error in errors(await node(batch(PIXELS))).values()} == {RemoteUnavailable}
-    assert node._endpoints._resolving.exception() is None
-
-
 async def test_an_answer_that_is_too_large_is_not_read_to_its_end(stand_in, caplog):
     server, node = stand_in
     server.behave = lambda rows: np.zeros((rows, 400_000))
@@ -418,7 +412,8 @@ async def test_when_a_part_of_a_batch_has_failed_the_server_no_longer_works_on_t
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"url": "ftp://h:1"}, "url"),
+        ({"url": "ftp://h:1"}, "is no URL of a server"),
+        ({"url": "http://models..test:1"}, "is no URL of a server"),
         ({"url": "http://h:99999"}, "Port"),
         ({"url": "grpc://h:1/path"}, "url"),
         ({"url": "http://user:word@h:1"}, "token_file"),
@@ -440,7 +435,5 @@ def test_without_a_server_the_configuration_is_what_is_told(caplog):
     told = config("http", port, labels=LABELS, size=(8, 8)).signature(None)
     assert (told.labels, told.classes, told.size, told.version) == (LABELS, 4, (8, 8), None)
     assert "asked again" in caplog.text
-    OpenInference(kind="open_inference", name="m", url="http://models..test:1").signature(None)
-    assert "label empty" in caplog.text
     with pytest.raises(ConfigurationError, match="labels"):
         config("http", port, labels="nowhere.txt").signature(None)

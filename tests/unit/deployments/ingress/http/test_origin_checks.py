@@ -60,7 +60,7 @@ def test_no_path_that_may_change_something_takes_a_request_of_a_page_elsewhere(p
     made = door(hosts=["*"])
     answer = made.answer(path, b"", [(k, v.encode()) for k, v in {"Host": HOST, **headers}.items()])
     assert answer.status_code == 403
-    assert b"ingress.hosts" in answer.body
+    assert b"ingress.origins" in answer.body
 
 
 @pytest.mark.parametrize(

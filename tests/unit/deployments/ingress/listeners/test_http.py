@@ -7,7 +7,7 @@ import pytest
 import uvicorn
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from deployments.ingress.listeners.http import OneWrite, Protocol
+from deployments.ingress.listeners.http import HttpConnection, OneWrite
 
 LONG = 50_000
 
@@ -78,7 +78,7 @@ ANSWERS = {
 @asynccontextmanager
 async def serving(path, app):
     """A server on a Unix socket."""
-    config = uvicorn.Config(app, uds=str(path), http=Protocol, ws="none", lifespan="off", log_config=None)
+    config = uvicorn.Config(app, uds=str(path), http=HttpConnection, ws="none", lifespan="off", log_config=None)
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve())
     while not server.started:

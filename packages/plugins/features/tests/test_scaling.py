@@ -1,6 +1,7 @@
 """How many replicas a p99 needs, and when they come and go."""
 
 from dataclasses import dataclass, field
+from importlib import import_module
 from random import Random
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 
 from deployments.contract.errors import ConfigurationError
 from deployments.observe.observer import AutoscalingStats
-from graph.scaling.latency import LatencyTarget, Load, arriving, measured, needed, waiting_longer
+from ensemble_features.scaling import LatencyTarget, Load, arriving, measured, needed, waiting_longer
 
 
 @dataclass
@@ -160,7 +161,7 @@ def counted(monkeypatch):
     """Decisions, each by its labels."""
     found = []
     counter = SimpleNamespace(add=lambda *values: found.append(values))
-    monkeypatch.setattr("graph.scaling.latency.TaggedCounter", lambda *_: counter)
+    monkeypatch.setattr("ensemble_features.scaling.TaggedCounter", lambda *_: counter)
     return found
 
 
@@ -216,7 +217,7 @@ def test_only_a_call_that_is_alone_says_how_long_one_takes():
 
 def test_a_disturbance_of_some_seconds_changes_neither_the_duration_nor_its_spread(monkeypatch):
     times = iter(x for i in range(300) for x in (i, i + (0.02 if i % 8 else 0.5)))
-    monkeypatch.setattr("deployments.contract.autoscaling_stats.time.perf_counter", lambda: next(times))
+    monkeypatch.setattr("deployments.observe.observer.time.perf_counter", lambda: next(times))
     work = AutoscalingStats()
     for _ in range(300):
         with work.call():
@@ -230,3 +231,7 @@ def test_a_new_replica_has_little_to_say():
     reported["alone_calls"] |= {"r0": [Point(0.0, 50.0)]}
     load, _ = measured(reported)
     assert load.alone_s == 0.02
+
+
+def test_a_configuration_may_name_the_earlier_place():
+    assert import_module("graph.scaling.latency").LatencyTarget is LatencyTarget

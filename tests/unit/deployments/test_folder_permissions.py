@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.private import ACL, changeable_by_others, is_private, make_private
+from deployments.folder_permissions import ACL, changeable_by_others, is_private, make_private
 
 NOBODY = 65534
 

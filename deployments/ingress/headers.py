@@ -1,20 +1,28 @@
-"""Who sends a request, and whether it may come: by its headers, the host that it names, and the page that sends it."""
+"""The headers of a request: who sends it, whether it may come, and what it asks for."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
+from urllib.parse import parse_qsl
 
-from deployments.contract.caller import ADDRESS, NO_HEADERS, REQUEST_IDS, Caller, FairBy
+from msgspec.structs import replace
+
+from deployments.contract.caller import ADDRESS, NO_HEADERS, REQUEST_IDS, Caller, FairBy, network
 from deployments.contract.errors import Forbidden, InvalidParameter, MisdirectedRequest
-from deployments.contract.hosts import is_address
-from deployments.ingress.options import MOST_QUOTED
+from deployments.contract.hosts import ANY, is_address
+from deployments.contract.options import LOWER, Options
+from deployments.ingress.options import DEFAULT, MOST_QUOTED, NAMES, from_query
 
 # What decides about a request: of two values, one reader may take the first and another one the last.
 ONCE = frozenset(
     {"authorization", "content-encoding", "content-type", "host", "inference-header-content-length", "origin"}
 ) | {"sec-fetch-site", "traceparent", *REQUEST_IDS}
-ANY = "*"
+OPTIONS = "ensemble-options"
+# Of the header `Priority`: work in the background. Browsers set the urgencies above it by themselves.
+# https://www.rfc-editor.org/rfc/rfc9218#section-4.1
+BACKGROUND = re.compile(r"(?:^|,)\s*u=7\s*(?:[,;]|$)")
 # https://developer.mozilla.org/en-US/docs/Web/HTTP/Reference/Headers/Sec-Fetch-Site; no page can set it.
 SITE, OWN = "sec-fetch-site", frozenset({"same-origin", "none"})
 
@@ -31,7 +39,7 @@ def caller(headers: Mapping[str, str], name: str, fair_by: FairBy, kept: Collect
     `name` is the API key's, empty if there is none.
     """
     address = headers.get(ADDRESS, "")
-    client = {"key": name, "address": address, "nobody": ""}[fair_by]
+    client = {"key": name, "address": network(address), "nobody": ""}[fair_by]
     found = {each: headers[each] for each in kept if each in headers} if kept else NO_HEADERS
     return Caller(client, found, name, address)
 
@@ -55,24 +63,25 @@ def check_host(headers: Mapping[str, str], hosts: Collection[str]) -> None:
         )
 
 
-def check_origin(headers: Mapping[str, str], hosts: Collection[str] | None) -> None:
+def check_origin(headers: Mapping[str, str], hosts: Collection[str] | None, origins: Collection[str] = ()) -> None:
     """Refuse a request that may change something if a web page of another origin makes a browser send it.
 
-    The pages of `hosts`, the names of `ingress.hosts`, may send it; `*` is none of them.
+    The pages of `origins`, the setting `ingress.origins`, may send it, and the pages of `hosts`, the names of
+    `ingress.hosts`, of which `*` is none.
 
     Raises:
         Forbidden: such a page makes a browser send it, perhaps behind its reader's back.
     """
     origin = headers.get("origin", "")
     # A proxy that ends TLS may change `Host`, but not what the browser says about its page.
-    if headers.get(SITE) in OWN or (not origin and SITE not in headers):
+    if headers.get(SITE) in OWN or (not origin and SITE not in headers) or origin in origins or ANY in origins:
         return
     authority = origin.partition("://")[2].lower()
     if authority and (authority == headers.get("host", "").lower() or _is_among(_name(authority), hosts or (), ())):
         return
     raise Forbidden(
-        "a browser sends this for a web page of another origin; ask without the header Origin, or let the server's "
-        "configuration list the page's host in ingress.hosts"
+        f"a browser sends this for a web page of another origin, {origin[:MOST_QUOTED]!r}; let the server's "
+        "configuration list the origin in ingress.origins, or ask without the header Origin"
     )
 
 
@@ -96,3 +105,27 @@ def _is_among(name: str, hosts: Collection[str], any_of: Collection[str] = (ANY,
         each in any_of or name == each.removeprefix(".") or (each.startswith(".") and name.endswith(each))
         for each in map(str.lower, hosts)
     )
+
+
+def with_options(options: Options, headers: Mapping[str, str]) -> Options:
+    """Add the options of a request's headers.
+
+    `Ensemble-Options` has options as a query has them, `top_k=3&members=true`, for clients that can't change the path.
+    `Cache-Control` controls a cache by `no-store` or `no-cache`. `Priority: u=7` is the lower class for a request that
+    has no priority otherwise.
+
+    Raises:
+        InvalidParameter: one is unknown, of the wrong type or out of bounds.
+    """
+    if (given := headers.get(OPTIONS)) is not None:
+        named = from_query(dict(parse_qsl(given, keep_blank_values=True)))
+        options = replace(options, **{n: v for n in NAMES if (v := getattr(named, n)) != getattr(DEFAULT, n)})
+    if not options.priority and BACKGROUND.search(headers.get("priority", "")):
+        options = replace(options, priority=LOWER)
+    control = headers.get("cache-control")
+    if control is None:
+        return options
+    directives = {directive.strip().lower() for directive in control.split(",")}
+    if "no-store" in directives:
+        return replace(options, cache="no-store")
+    return replace(options, cache="no-cache") if "no-cache" in directives else options

@@ -1,0 +1,201 @@
+"""What labelled images decide about a network: order of classes, normalization and resizing; and how it compares."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from deployments.contract.preprocessing import Preprocessing
+from deployments.repository.errors import ModelError
+from deployments.repository.repository import Model, find, versions
+from ensemble_models.dataset import Dataset, indices, sample
+from ensemble_models.prediction import predict, runner
+from ensemble_models.prepare import trials
+from ensemble_models.prepare.orders import GIVEN, IMAGES, Permuted, usual_orders
+from ensemble_models.prepare.source import Normalization, usual
+from ensemble_models.prepare.trials import Chosen, Trial
+from ensemble_models.statistics import Interval, Truth, hits, paired
+from scripts.errors import ScriptError
+
+# Labelled images that the usual ways are tried on.
+MOST_TRIED = 500
+# So many points less than another model of the same images are worth a warning.
+FAR_BELOW = 10.0
+
+
+@dataclass(frozen=True)
+class Images:
+    """Some of the labelled images, in any order, because ways are tried on the first ones first."""
+
+    dataset: Dataset
+    encoded: list[bytes]
+
+    @classmethod
+    def drawn(cls, path: Path) -> Images:
+        """Draw images of a zip file or a folder; raises DatasetError."""
+        some = sample(Dataset.open(path), MOST_TRIED)
+        some = replace(some, names=tuple(random.Random(0).sample(some.names, len(some))))
+        return cls(some, [image for image, _ in some.read()])
+
+    def orders(self, given: Sequence[str] | None, args: SimpleNamespace) -> dict[str, tuple[str, ...]]:
+        """List the orders of the classes that may hold; see `usual_orders`."""
+        folders = Dataset.open(self.dataset.path).classes
+        found = usual_orders(folders, _other_models(args.repository, args.name), given)
+        if args.class_order in {None, IMAGES}:
+            return found
+        if args.class_order not in (several := usual_orders(folders, [])):
+            # It is the same as an order before it.
+            return dict([next(iter(several.items()))])
+        return {args.class_order: several[args.class_order]}
+
+    def truths(self, orders: dict[str, tuple[str, ...]], whose: str) -> dict[str, Truth]:
+        """Find the classes of the images by each order; raises ScriptError for a folder that is none of them."""
+        # Of all images, and not only of those that were drawn.
+        for labels in orders.values():
+            indices(Dataset.open(self.dataset.path), labels, whose)
+        return {order: indices(self.dataset, labels, whose) for order, labels in orders.items()}
+
+
+def _other_models(repository: Path, name: str) -> list[tuple[str, tuple[str, ...]]]:
+    """List the labelled models of a repository besides one."""
+    found = []
+    for folder in sorted(repository.iterdir()) if repository.is_dir() else []:
+        if folder.name != name and versions(repository, folder.name):
+            try:
+                labels = find(repository, folder.name).labels
+            except ModelError:
+                continue
+            if labels is not None:
+                found.append((folder.name, labels))
+    return found
+
+
+class Measured:
+    """A network's trial on labelled images.
+
+    Attributes:
+        labels: the class names in the order that the images show.
+    """
+
+    def __init__(
+        self, images: Images, given: Sequence[str] | None, network: ov.Model, ways: Sequence[Preprocessing],
+        args: SimpleNamespace,
+    ) -> None:  # fmt: skip
+        """Start a trial.
+
+        Args:
+            images: the labelled images.
+            given: the classes as a file or the weights name them; None for the folders' names.
+            network: float32 [N,H,W,3], normalized, to float32 [N,classes].
+            ways: the ways to resize that may be chosen, the first one first.
+            args: the options of `ensemble prepare`.
+
+        Raises:
+            ScriptError: the images have other classes.
+        """
+        self._images, self._args, self._ways, self._predict = images, args, ways, runner(network)
+        self._begin(images.orders(given, args))
+
+    def _begin(self, orders: dict[str, tuple[str, ...]]) -> None:
+        truths = self._images.truths(orders, f"model {self._args.name!r}")
+        self._trial = Trial(self._images.dataset.names, self._images.encoded, truths, orders, self._predict)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The class names in the order that the images show."""
+        return self._trial.orders[self._trial.order]
+
+    @property
+    def order(self) -> str:
+        """How the order of the classes was found."""
+        order, tried = self._trial.order, len(self._trial.orders)
+        return "" if order == GIVEN else f", in {order} order{', the best of the usual ones' if tried > 1 else ''}"
+
+    def choose(self, given: Normalization | None) -> tuple[Normalization, str]:
+        """Choose the normalization, the given one if it is as good as any, and why; see `choose_normalization`.
+
+        Raises:
+            ScriptError: see `choose_normalization`; or another mean and standard deviation than a usual one is better.
+        """
+        args, way = self._args, self._ways[0]
+        allowed = usual(args.channel_order, args.normalize) if given is None else [given]
+        try:
+            self._chosen = trials.choose_normalization(allowed, self._trial, way)
+        except Permuted as err:
+            if args.class_order != IMAGES:
+                raise
+            self._begin({IMAGES: tuple(self.labels[label] for label in err.found)})
+            self._chosen = trials.choose_normalization(allowed, self._trial, way)
+        normalization = self._chosen.normalization
+        if given is None and (better := trials.better_fit(self._trial, self._chosen, way)) is not None:
+            raise ScriptError(
+                f"another normalization than the usual ones is clearly better: of those tried {better.flags}. Pass the "
+                f"--mean and --std of the training, or {normalization.flags} to keep the best usual one"
+            )
+        return normalization, f"on {len(self._chosen.outputs)} images of {args.data}{self._chosen.doubt}"
+
+    def resize(self) -> tuple[Preprocessing, str]:
+        """Choose the way to resize, then the interpolation, and say why; see `choose_resizing`."""
+        normalization, first = self._chosen.normalization, self._chosen.outputs
+        way, why = trials.choose_resizing(self._trial, normalization, self._ways, first)
+        if not self._args.interpolation:
+            first = self._trial.outputs((normalization, way), end=trials.FIRST) if way != self._ways[0] else first
+            way, sharp = trials.choose_resizing(self._trial, normalization, trials.interpolations(way), first)
+            why = f"{why}; {way.interpolation}: {sharp}"
+        return way, why
+
+    def level(self, way: Preprocessing) -> tuple[dict[str, Any], list[str]]:
+        """Measure top-1 by the decided way on all images; return it for the metadata, and sentences that compare it.
+
+        Raises:
+            ScriptError: it is below what `--expected-top1` names.
+        """
+        if way != self._ways[0]:
+            self._chosen = Chosen(
+                self._chosen.normalization, self._trial.outputs((self._chosen.normalization, way)), self._chosen.doubt
+            )
+        right = hits(self._chosen.outputs, self._trial.labels)
+        share, expected, name = Interval.share(right > 0), self._args.expected_top1, self._args.data.name
+        if expected is not None and share.high < expected:
+            raise ScriptError(
+                f"top-1 is {share} on {len(right)} images, below the expected {expected:g} %: something differs "
+                "from the training; see --resize, --crop-ratio, --interpolation, --mean and --std, or expect less"
+            )
+        measured = {"data": name, "images": len(right), "top1": share.mean}
+        told = [f"top-1: {share} on {len(right)} images of {name}, which helped to decide"]
+        return measured, [*told, *self._below_others(measured, share), *self._before(right)]
+
+    def _below_others(self, measured: dict[str, Any], share: Interval) -> list[str]:
+        for name, _ in _other_models(self._args.repository, self._args.name):
+            other = find(self._args.repository, name).metadata.get("prepared", {})
+            alike = all(other.get(key) == measured[key] for key in ("data", "images"))
+            if alike and other["top1"] - FAR_BELOW > share.high:
+                return [
+                    f"warning: {name!r} reached {other['top1']:.1f} % on these images. If this model should, "
+                    "--expected-top1 refuses it, and its training may have used another --mean and --std or --resize"
+                ]
+        return []
+
+    def _before(self, right: np.ndarray[Any, np.dtype[np.float64]]) -> list[str]:
+        """Compare with the version that was served before, on the same images."""
+        repository, name = self._args.repository, self._args.name
+        if not versions(repository, name):
+            return []
+        before: Model = find(repository, name)
+        if before.labels is None or set(before.labels) != set(self.labels):
+            return [f"version {before.version} before it has other classes"]
+        [outputs] = predict([before], self._images.dataset)
+        answers = outputs[:, [before.labels.index(label) for label in self.labels]]
+        same = Interval.share(answers.argmax(1) == self._chosen.outputs.argmax(1))
+        difference = Interval.paired(right - hits(answers, self._trial.labels))
+        return [
+            f"compared with version {before.version}: {100 - same.mean:.1f} % of the answers differ, top-1 "
+            f"{difference.mean:+.1f} points ({paired(difference)})"
+        ]
