@@ -1,4 +1,4 @@
-"""Contributions: for each answer, whether it would be another one without a member, and with its true label, a wrong one."""
+"""Contributions: the answers that each member has changed, and of the labelled ones, mended or spoiled."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ContributionInterceptor(Interceptor):
 
     def on_part(self, batch: InFlight, positions: Sequence[int], part: Answered) -> Answered:
         """Count the members' parts in the answers to images that clients sent."""
-        for row, place in enumerate(part.live):
+        for place in part.live:
             item = part.items[place]
             # A member by itself has no share: without it there is no answer.
             if len(item.predictions) > 1 and batch.sent.items[positions[place]].queued_ns:
@@ -111,6 +111,8 @@ class Contributions(Feature):
 
     def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, site: Site) -> None:
         if len(config.voters) > 1:
-            interceptor = ContributionInterceptor(TaggedCounter, any(isinstance(each, FeedbackSettings) for each in config.owned))
+            interceptor = ContributionInterceptor(
+                TaggedCounter, any(isinstance(each.section, FeedbackSettings) for each in config.owned)
+            )
             self.interceptor = interceptor
             self.reports = {"contributions": Report(dict[str, dict[str, Contribution]], interceptor.figures)}
