@@ -30,7 +30,7 @@ TIE_BREAK = np.float32(1e-4)
 VOTES = "majority_vote"
 # With these the class is every member's, if every member has the same one.
 UNANIMOUS = frozenset({"mean", "geometric_mean", VOTES})
-VOTES_HINT = "method: votes don't tell how sure the members are, which a cascade goes by; take another method"
+VOTES_HINT = "method: votes don't tell how sure the members are, which decides who is called; take another method"
 
 
 def mean(members: NDArray[np.float32], weights: NDArray[np.float32]) -> Probabilities:

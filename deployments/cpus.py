@@ -69,7 +69,13 @@ def _quota() -> float | None:
 
 def _limits() -> Iterator[tuple[Path, ...]]:
     """List the files that may have a quota and its period: a file per cgroup of version 2, two of version 1."""
-    yield CGROUPS / "cpu/cpu.cfs_quota_us", CGROUPS / "cpu/cpu.cfs_period_us"
+    first = [CGROUPS / "cpu"]
+    with suppress(OSError):
+        lines = [line.split(":", 2) for line in OWN_CGROUP.read_text().splitlines()]
+        groups = (first[0] / path.strip("/") for _, controllers, path in lines if "cpu" in controllers.split(","))
+        first += [folder for each in groups for folder in (each, *each.parents)]
+    for folder in first:
+        yield folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us"
     with suppress(OSError):
         own = CGROUPS / OWN_CGROUP.read_text().partition("0::/")[2].strip()
         yield from ((folder / "cpu.max",) for folder in (own, *own.parents))

@@ -14,6 +14,7 @@ from deployments.contract.names import INGRESS
 from deployments.contract.preprocessing import Preprocessing
 from deployments.ingress.single_member import MemberModelInfo
 from deployments.observe.tracing import ROOT
+from deployments.pipeline.member_client import QuorumSettings
 from deployments.serving.ingress_replica import IngressReplica
 from deployments.serving.node_replica import REMOVED_S, NodeDeployment
 from deployments.serving.spec import IngressSpec
@@ -21,7 +22,6 @@ from graph.composition import Compose, build_graph, ensemble
 from graph.config import EnsembleConfig, parse
 from graph.feature import Wanted, wanted
 from graph.placement import Factory, NodeSpec, node_specs, pinning
-from graph.sections import EnsembleSettings
 from graph.signature import EnsembleSignature, resolve_signatures
 
 # Serve looks this often whether a replica is healthy, and replaces one that has been silent three times for so long.
@@ -38,7 +38,7 @@ def build(args: dict[str, Any]) -> Application:
     """
     config = parse(args)
     features = wanted(config)
-    agreed = resolve_signatures(config, any(each.feature.keeps_predictions for each in features))
+    agreed = resolve_signatures(config)
     return _application(config, agreed, partial(ensemble, agreed.pixels, config.ensemble), features)
 
 
@@ -50,7 +50,7 @@ def application(
     The application has the features that work for a graph of any shape. `quorum` members must answer an image; None
     means all members.
     """
-    asking = config.model_copy(update={"ensemble": EnsembleSettings(quorum=quorum)})
+    asking = config.model_copy(update={"ensemble": QuorumSettings(quorum=quorum)})
     return _application(asking, agreed, compose, [each for each in wanted(asking) if each.feature.of_any_shape])
 
 

@@ -7,147 +7,117 @@ of the ingress, where it takes part by the attributes and methods below. Each do
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
-from pydantic import ValidationError
-
-from deployments.contract.errors import ConfigurationError
-from deployments.contract.item import Item
+from deployments.contract.errors import ConfigurationError, EnsembleError
 from deployments.contract.nodes import Node
-from deployments.contract.settings import Schema, describe
+from deployments.contract.sections import Section, SectionOwner
 from deployments.entry_points import FEATURES, find_class, names
-from deployments.ingress.protocol import Extension
+from deployments.ingress.protocol import Serves
 from deployments.pipeline.member_client import Member
 from deployments.pipeline.pipeline import Interceptor
 from deployments.serving.spec import Nodes
+from ensemble_serving.answer import Version
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
-
-NO_NODES: Nodes = {}
 
 
 @dataclass(frozen=True)
 class Site:
-    """The process of the ingress that a feature is made in.
+    """The process of the ingress that a feature is made in; the features share the last three.
 
     Attributes:
         application: the Serve application's name.
         replica: the unique id of this replica of the ingress.
         nodes: every node by name, as wrapped by the features before.
+        settings: its entry in `features`; None if it has none.
         versions: by name, the version that each member serves; a feature that changes one notes it here.
-        loaded: by name, the version that an operator loaded; features share it.
-        settings: its entry in `features`, an instance of its `Settings`; None if it has none.
+        pinned: by name, the version that a member must answer by from now on; predictions of others are stale.
+        left_out: by name, why each member that is left out is not called.
     """
 
-    application: str
-    replica: str
-    nodes: Nodes
-    versions: dict[str, str]
-    loaded: dict[str, int]
-    settings: Schema | None = None
+    application: str = ""
+    replica: str = ""
+    nodes: Nodes = field(default_factory=dict)
+    settings: Section | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    pinned: dict[str, Version] = field(default_factory=dict)
+    left_out: dict[str, EnsembleError] = field(default_factory=dict)
 
 
-class Feature(Extension):
-    """Takes part in an application.
+class Stage(NamedTuple):
+    """A stage of the graph that features wrap, one after the other.
 
     Attributes:
-        order: its place among the others: features of a lower order are made first, and see an image first.
-        Settings: the schema of its entry in `features`, for a feature that another package brings.
-        section: the part of the configuration without which it can't take part; empty for none.
+        kind: `node`, whoever calls it; `member`, as the ensemble calls it; `asker`, which calls the members: pixels by
+            preprocessing to predictions; `predictions`: encoded images to each member's predictions.
+        name: of the node or member.
+        members: the members that an asker calls, by name.
+        combiner: combines their predictions.
+    """
+
+    kind: Literal["node", "member", "asker", "predictions"]
+    name: str = ""
+    members: Mapping[str, Member] = {}
+    combiner: Node[Any, Any] | None = None
+
+
+class Feature(SectionOwner, Serves):
+    """Takes part in an application where its sections are set.
+
+    Attributes:
+        order: its place among the others: those of a lower order are made first, see an image first, and wrap inside.
+        always: whether it takes part in every application.
         of_any_shape: whether it works however the nodes are joined.
-        nodes: what replaces nodes, by name, whoever calls them.
-        members: what replaces members, by name, where the ensemble calls them.
-        keeps_predictions: whether it needs what each member predicts, and not only their combination.
         interceptor: sees batches before and after the graph; None for nothing.
     """
 
     order = 100
-    Settings: type[Schema] = Schema
-    section = ""
+    always = False
     of_any_shape = False
-    nodes: Nodes = NO_NODES
-    members: Nodes = NO_NODES
-    keeps_predictions = False
     interceptor: Interceptor | None = None
 
     def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, site: Site) -> None:
         """Set the configuration, what the members agree on, and the process that this is made in."""
 
-    @classmethod
-    def wanted(cls, config: EnsembleConfig) -> bool:
-        """Tell whether a configuration wants the feature without naming it in `features`.
-
-        Raises:
-            ConfigurationError: it can't do what the configuration wants.
-        """
-        return False
-
-    @classmethod
-    def decides(cls, config: EnsembleConfig) -> Any:
-        """Return the part of a configuration by which this changes predictions; it enters the keys of a cache.
-
-        It is data that JSON can hold; None for nothing.
-        """
-        return None
-
-    @classmethod
-    def describe(cls, config: EnsembleConfig) -> str:
-        """Describe in words, for the page, how this changes the way from members to answers; empty for not at all."""
-        return ""
-
-    def asker(self, members: Mapping[str, Member], combiner: Node[Any, Any], combined: bool) -> Node[Any, Any] | None:
-        """Make a node that asks the members in another way than all side by side; None for no other way.
-
-        It returns their `combined` predictions, or each member's predictions.
-        """
-        return None
-
-    def around_asker(self, asker: Node[Any, Any]) -> Node[Any, Any]:
-        """Replace the node that asks the members: pixels by preprocessing to predictions."""
-        return asker
-
-    def around_predictions(self, predicts: Node[Any, Any]) -> Node[Any, Any]:
-        """Replace transformer and members, if this keeps predictions: images to each member's predictions."""
-        return predicts
-
-    def knows(self, image: bytes, item: Item) -> bool:
-        """Tell whether this process' memory has an image's answer, so that the image need not wait for others."""
-        return False
+    def wrap(self, stage: Stage, node: Node[Any, Any]) -> Node[Any, Any]:
+        """Return what replaces the node of a stage."""
+        return node
 
 
 class Wanted(NamedTuple):
-    """A feature that takes part, and its settings in `features`; None if it is not named there."""
+    """A feature that takes part, and its entry in `features`; None if it is not named there."""
 
     feature: type[Feature]
-    settings: Schema | None
+    settings: Section | None
 
 
 def wanted(config: EnsembleConfig) -> list[Wanted]:
     """List the features of an application, in the order in which they are made and see what comes in.
 
     Raises:
-        ConfigurationError: `features` names no feature, or a feature without its section, or has a wrong field; an
-            installed one can't be imported; or one refuses.
+        ConfigurationError: `features` names no feature, or a feature without its section; or an installed one can't be
+            imported.
     """
-    named = [_named(name, given, config) for name, given in config.features.items()]
-    found = {each.feature for each in named}
-    installed = map(_found, names(FEATURES))
-    others = [Wanted(each, None) for each in installed if each not in found and each.wanted(config)]
-    return sorted([*named, *others], key=lambda each: each.feature.order)
+    named = {_found(name): settings for name, settings in config.features.items()}
+    present = {type(each.section) for each in config.owned}
+    for name, feature in zip(config.features, named, strict=True):
+        own = feature.sections
+        if own and not present & set(own) and not feature.always:
+            fields = " or ".join(f"`{_place(each)}`" for each in own)
+            raise ConfigurationError(
+                f"features.{name}: it takes part by {fields}, which the arguments lack; set that, or remove the entry"
+            )
+    installed = {found for name in names(FEATURES) if (found := _found(name)).always or present & set(found.sections)}
+    every = dict.fromkeys([*named, *sorted(installed, key=lambda each: each.__qualname__)])
+    return sorted((Wanted(each, named.get(each)) for each in every), key=lambda each: each.feature.order)
 
 
-def _named(name: str, given: object, config: EnsembleConfig) -> Wanted:
-    feature = _found(name)
-    if feature.section and not feature.wanted(config):
-        raise ConfigurationError(
-            f"features.{name}: it takes part by `{feature.section}`, which the arguments lack; set that, or remove "
-            "the entry"
-        )
-    try:
-        return Wanted(feature, feature.Settings.model_validate(given or {}))
-    except ValidationError as err:
-        raise ConfigurationError(f"features.{name}: {describe(err)}") from err
+def _place(section: type[Section]) -> str:
+    """Return the path of a section's first field."""
+    every = ".*" if section.at == "members" else ""
+    return f"{section.at}{every}.{next(iter(section.model_fields))}"
 
 
 def _found(name: str) -> type[Feature]:

@@ -22,9 +22,9 @@ from graph.signature import EnsembleSignature
 
 
 def pinning(config: EnsembleConfig, name: str) -> Pinning | None:
-    """Return the CPUs of the ingress, a member or a member's canary, by its name; None for all CPUs."""
+    """Return the CPUs of the ingress, or of a model, by its name; None for all CPUs. A member's models share CPUs."""
     pinned = config.cpus_of
-    name = next((member for member, canary in config.canaries.items() if canary.name == name), name)
+    name = next((member for member, twins in config.twins.items() if name in [each.name for each in twins]), name)
     if name not in pinned:
         return None
     automatic = [each for each, cpus in pinned.items() if cpus == "auto"]
@@ -35,8 +35,8 @@ def pinning(config: EnsembleConfig, name: str) -> Pinning | None:
 
 
 def sharing(config: EnsembleConfig, member: MemberConfig) -> int:
-    """Count the members that compute at the same time on the same cores as a member; a cascade's run in turn."""
-    if config.ensemble.cascade is not None:
+    """Count the members that compute at the same time on the same cores as a member."""
+    if config.in_turn:
         return 1
     computing = [each for each in config.members if isinstance(each, LocalMember)]
     if getattr(member, "cpus", None) is not None:
@@ -102,14 +102,14 @@ def node_specs(config: EnsembleConfig, agreed: EnsembleSignature) -> dict[str, N
     decoding = config.transformer
     limits = transformer.TransformerSettings.part_of(decoding)
     decode = partial(transformer.JpegTransformer, limits, agreed.wanted, decoding.threads)
-    method, graded = combiner.CombinerSettings.part_of(config.combiner), config.ensemble.cascade is not None
+    method, graded = combiner.CombinerSettings.part_of(config.combiner), config.in_turn
     combine = partial(combiner.Combiner, method, config.weights, graded=graded)
     label = partial(labeler.Labeler, labeler.LabelerSettings.part_of(config.labeler), agreed.labels)
 
     def predict(member: MemberConfig) -> Factory:
         gets = agreed.interface(member.name)
         shared_by, limit = sharing(config, member), config.ingress.max_batch_size
-        return partial(make, fixed(member, agreed), shared_by, config.model_repository, gets, limit)
+        return partial(make, fixed(member, agreed).plain(), shared_by, config.model_repository, gets, limit)
 
     return {
         TRANSFORMER: NodeSpec(

@@ -41,30 +41,15 @@ class Seen:
 
 
 def check_arguments(config: EnsembleConfig) -> None:
-    """Raise ConfigurationError for arguments that contradict each other, or need what is not installed."""
-    if found := [*_contradictions(config), *_missing(config)]:
+    """Raise ConfigurationError for arguments that contradict each other."""
+    of_features = (str(fault) for fault in config.faults() if fault.is_refused)
+    if found := [*_contradictions(config), *of_features]:
         raise ConfigurationError(*found)
 
 
 def _contradictions(config: EnsembleConfig) -> Iterator[str]:
     if config.combiner.weights and (twice := [each.name for each in config.members if _has(each, "weight")]):
         yield f"members: {twice[0]!r}: weight: combiner.weights has the weights of all members; remove one of them"
-    if (config.features.get("cache") or {}).get("per_key") and config.access.keys is None:
-        yield "cache.per_key: there are no keys; set access.keys"
-
-
-def _missing(config: EnsembleConfig) -> Iterator[str]:
-    """Yield the fields whose feature no installed plugin has."""
-    of_features = {
-        "ensemble.cascade": ("cascade", config.ensemble.cascade),
-        **{f"members: {each.name!r}: canary": ("canary", each.canary) for each in config.members},
-        **{f"members: {each.name!r}: share": ("shadow", _has(each, "share")) for each in config.members},
-        "access.operators": ("loading", config.access.operators),
-    }
-    installed = names(FEATURES)
-    for field, (feature, value) in of_features.items():
-        if value and feature not in installed:
-            yield f"{field}: no installed plugin has {feature!r}; or remove the field{not_installed()}"
 
 
 def _has(section: Any, field: str) -> bool:
@@ -87,7 +72,7 @@ def _of_the_proxy(serve: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _services(serve: Mapping[str, Any], seen: Seen) -> Iterator[str]:
-    """Yield what is wrong with the entries of `grpc_servicer_functions`."""
+    """Yield a problem for each wrong entry of `grpc_servicer_functions`."""
     given = (serve.get("grpc_options") or {}).get("grpc_servicer_functions") or []
     for position, function in enumerate(given):
         if problem := "it stands there twice" if function in given[:position] else _problem_of_service(function, seen):
@@ -128,7 +113,7 @@ def check_entries(application: Mapping[str, Any], config: EnsembleConfig) -> Non
 def _check_cpus(application: Mapping[str, Any], config: EnsembleConfig) -> None:
     """Raise ConfigurationError for several replicas that would compute on the same named CPUs."""
     owners = {member.deployment_name: member.name for member in config.members}
-    owners |= {canary.deployment_name: name for name, canary in config.canaries.items()}
+    owners |= {twin.deployment_name: name for name, twins in config.twins.items() for twin in twins}
     for entry in application.get("deployments") or []:
         name, fixed = str(entry.get("name")), entry.get("num_replicas")
         most = (entry.get("autoscaling_config") or {}).get("max_replicas", MOST_OF_AUTO if fixed == "auto" else fixed)

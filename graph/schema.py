@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Collection, Iterator
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, PlainValidator, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    GetJsonSchemaHandler,
+    PlainValidator,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, SchemaValidator, core_schema
 
 from deployments.combiner import CombinerConfig, check_weights
 from deployments.contract.member import MemberConfig
 from deployments.contract.names import COMBINER, INGRESS, LABELER, TRANSFORMER
-from deployments.contract.settings import Cpus, Placement, Schema, describe
+from deployments.contract.sections import Fault, Section, Way, owner
+from deployments.contract.settings import Cpus, Placement, Schema
 from deployments.entry_points import FEATURES, PROTOCOLS, find_class, names
 from deployments.ingress.access import AccessConfig
 from deployments.ingress.protocol import Protocol
 from deployments.ingress.settings import IngressSettings
 from deployments.labeler import LabelerConfig
 from deployments.members import Member
+from deployments.pipeline.member_client import QuorumSettings
 from deployments.repository.address import RepositoryAddress, parse_repository
 from deployments.repository.repository import DEFAULT_ROOT
 from deployments.transformer.transformer import TransformerConfig
-from graph.sections import EnsembleSettings
 
 # Other paths below /v2/models than the members' names.
 TAKEN = frozenset({"ensemble", "stats"})
 RESERVED = (INGRESS, TRANSFORMER, COMBINER, LABELER)
+
+
+# In the JSON schema, where an entry's own schema stands beside `members`.
+Entries = Annotated[
+    dict[str, Section],
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "object", "additionalProperties": True}}),
+]
+
+
+class Owned(NamedTuple):
+    """A section of a feature: where it stands in the arguments, the part that it stands in, and the section."""
+
+    where: str
+    owner: Any
+    section: Section
 
 
 class EnsembleConfig(Schema):
@@ -35,8 +60,8 @@ class EnsembleConfig(Schema):
     )
     transformer: TransformerConfig = TransformerConfig()
     members: tuple[Member, ...] = Field(min_length=1, max_length=64, description="the models, each by its `kind`")
-    ensemble: EnsembleSettings = EnsembleSettings()
-    features: dict[str, dict[str, Any]] = Field(
+    ensemble: QuorumSettings = QuorumSettings()
+    features: Entries = Field(
         default={},
         description="features of other packages, by name or as `module:Class`, with the settings of each; a named one "
         "may stand beside these fields, too",
@@ -78,12 +103,19 @@ class EnsembleConfig(Schema):
         rest = {name: value for name, value in given.items() if name not in found}
         return {**rest, "features": {**features, **sections}}
 
+    @field_validator("features", mode="plain")
+    @classmethod
+    def _entries_are_of_features(cls, given: Any) -> dict[str, Section]:
+        if not isinstance(given, dict):
+            raise ValueError("it is a mapping of a feature's name to its settings")
+        entries = {name: core_schema.typed_dict_field(_schema(str(name))) for name in given}
+        validator = SchemaValidator(core_schema.typed_dict_schema(entries))
+        found: dict[str, Section] = validator.validate_python({name: each or {} for name, each in given.items()})
+        return found
+
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
-        try:
-            nodes = self.nodes
-        except ValidationError as err:
-            raise ValueError(f"members: a canary: {describe(err)}") from err
+        nodes = self.nodes
         names = [member.name for member in nodes]
         deployments = [member.deployment_name for member in nodes]
         for kind, values in (("name", [*names, *RESERVED]), ("deployment", [*deployments, *RESERVED])):
@@ -104,16 +136,10 @@ class EnsembleConfig(Schema):
     def _members_fit(self) -> Self:
         names = [member.name for member in self.voters]
         if not names:
-            raise ValueError("members: all are shadows; at least one must have a say")
-        for name, shadow in self.shadows.items():
-            if shadow.replaces is not None and shadow.replaces not in names:
-                raise ValueError(f"members: {name!r}: replaces: no member {shadow.replaces!r}; there are {names}")
+            raise ValueError("members: none has a say; at least one must")
         if self.ensemble.quorum is not None and self.ensemble.quorum > len(names):
             raise ValueError(f"ensemble.quorum: {self.ensemble.quorum} of {len(names)} members can't answer")
-        weights = self.combiner.weights or self.weights
-        check_weights(weights, names)
-        if self.ensemble.cascade is not None:
-            self.ensemble.cascade.check({name: weights.get(name, 0.0) for name in names}, self.combiner.method)
+        check_weights(self.combiner.weights or self.weights, names)
         return self
 
     @model_validator(mode="after")
@@ -135,8 +161,8 @@ class EnsembleConfig(Schema):
 
     @property
     def voters(self) -> tuple[Member, ...]:
-        """The members whose predictions are combined: all but the shadows."""
-        return tuple(member for member in self.members if member.role == "member")
+        """The members whose predictions are combined."""
+        return tuple(member for member in self.members if member.has_say)
 
     @property
     def spare(self) -> int:
@@ -144,20 +170,43 @@ class EnsembleConfig(Schema):
         return len(self.voters) - (self.ensemble.quorum or len(self.voters))
 
     @property
-    def shadows(self) -> dict[str, Member]:
-        """The members that get copies, by name."""
-        return {member.name: member for member in self.members if member.role == "shadow"}
+    def owned(self) -> Iterator[Owned]:
+        """The sections of features that the user has set."""
+        parts = [("ensemble.", self.ensemble), ("access.", self.access)]
+        for where, part in (*parts, *((f"members.{member.name}.", member) for member in self.members)):
+            yield from (Owned(where, part, section) for section in part.sections)
+        yield from (Owned(f"{name}.", self, section) for name, section in self.features.items())
 
     @property
-    def canaries(self) -> dict[str, MemberConfig]:
-        """The members' canaries as members of their own, by the names of the members that have them."""
-        trials = {member.name: member.trial() for member in self.members}
-        return {name: trial for name, trial in trials.items() if trial is not None}
+    def ways(self) -> list[Way]:
+        """What features change on the way from the members to an answer."""
+        return [way for each in self.owned if (way := each.section.way(self)) is not None]
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether the members are called one after the other, and not side by side."""
+        return any(way.in_turn for way in self.ways)
+
+    def faults(self, agreed: Any = None) -> Iterator[Fault]:
+        """Find the fields of features that can't act; `agreed` has the models' signatures, once they are read."""
+        for where, part, section in self.owned:
+            for fault in section.rules(part, self, agreed):
+                yield fault._replace(what=f"{where}{fault.what}")
+
+    @property
+    def twins(self) -> dict[str, tuple[MemberConfig, ...]]:
+        """The other models of members that run beside the vote, by the names of the members."""
+
+        def twins(member: MemberConfig) -> tuple[MemberConfig, ...]:
+            beside = (each for section in member.sections for each in section.beside(member))
+            return tuple(each for each in beside if each is not member)
+
+        return {member.name: twins(member) for member in self.members}
 
     @property
     def nodes(self) -> tuple[MemberConfig, ...]:
-        """Every member, shadow and canary: the nodes that run a model."""
-        return (*self.members, *self.canaries.values())
+        """Every model that has a node: the members, and their other models."""
+        return (*self.members, *(each for twins in self.twins.values() for each in twins))
 
     @property
     def placements(self) -> dict[str, Placement]:
@@ -173,3 +222,17 @@ class EnsembleConfig(Schema):
     def weights(self) -> dict[str, float]:
         """The members' own weights, by name."""
         return {member.name: member.weight for member in self.voters}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        found = handler(core)
+        properties = handler.resolve_ref_schema(found)["properties"]
+        for name in names(FEATURES):
+            if owner(name).entry().model_fields:
+                properties[name] = handler(core_schema.nullable_schema(_schema(name)))
+        return found
+
+
+def _schema(name: str) -> CoreSchema:
+    """Return the schema of a feature's entry in `features`; raises ValueError if there is no such feature."""
+    return owner(name).entry().__pydantic_core_schema__

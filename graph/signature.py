@@ -25,7 +25,7 @@ class EnsembleSignature:
         preprocessing: what each member takes, by name.
         versions: of the model of each, by name; None where its server could not be asked.
         voters: the members whose predictions are combined.
-        identities: where `features` names one, what decides each member's scores besides the pixels, by name.
+        identities: what decides the scores of each model in the vote besides the pixels, by name.
         unlabelled: the members that leave their labels open, where others name theirs.
         reordered: the members that have the labels in another order, which their answers don't have.
         sets_crop: see `MemberInterface`.
@@ -55,11 +55,11 @@ class EnsembleSignature:
         return {preprocessing.key: preprocessing for preprocessing in self.preprocessing.values()}
 
 
-def resolve_signatures(config: EnsembleConfig, with_identities: bool = False) -> EnsembleSignature:
-    """Read every member's signature, and compare them; `with_identities` hashes each model's files, too: for a cache.
+def resolve_signatures(config: EnsembleConfig) -> EnsembleSignature:
+    """Read every member's signature, and compare them.
 
     Raises:
-        ConfigurationError: a member can't be served, or two of them differ in classes or labels.
+        ConfigurationError: a member can't be served, two of them differ in classes or labels, or a feature can't act.
     """
     signatures = {member.name: member.signature(config.model_repository) for member in config.nodes}
     classes = _agreed("number of classes", {name: each.classes for name, each in signatures.items()})
@@ -69,35 +69,20 @@ def resolve_signatures(config: EnsembleConfig, with_identities: bool = False) ->
         raise ConfigurationError("members: none tells its classes; give a remote one `labels`, or start its server")
     if labels is not None and classes not in {None, len(labels)}:
         raise ConfigurationError(f"the models have {classes} classes but {len(labels)} labels")
-    predicting = (*config.voters, *config.canaries.values())
     agreed = EnsembleSignature(
         labels or tuple(str(index) for index in range(classes or 0)),
         {name: _preprocessing(name, signatures, config.transformer) for name in signatures},
         {name: each.version for name, each in signatures.items()},
         tuple(member.name for member in config.voters),
         # Read here, and not in the ingress, whose machine may have no model.
-        {each.name: each.identity(config.model_repository) for each in predicting} if with_identities else {},
+        {each.name: each.identity(config.model_repository) for each in config.nodes if each.has_say},
         tuple(name for name, each in signatures.items() if labels is not None and each.labels is None),
         tuple(name for name, own in named.items() if own != labels),
         config.transformer.crop_ratio is not None,
     )
-    for name, canary in config.canaries.items():
-        _check_canary(name, canary.name, agreed)
+    if refused := [str(fault) for fault in config.faults(agreed) if fault.is_refused]:
+        raise ConfigurationError("; ".join(refused))
     return agreed
-
-
-def _check_canary(name: str, canary: str, agreed: EnsembleSignature) -> None:
-    """Raise ConfigurationError unless the canary is another version that takes the same pixels."""
-    version = agreed.versions[canary]
-    if version is not None and version == agreed.versions[name]:
-        raise ConfigurationError(
-            f"members: {name!r}: canary: version {version} is the member's own; give the member the "
-            "`version` that the other images stay with"
-        )
-    if agreed.preprocessing[canary] != agreed.preprocessing[name]:
-        raise ConfigurationError(
-            f"members: {name!r}: canary: its version wants other pixels; make it a member with `role: shadow`"
-        )
 
 
 def _agreed(what: str, values: Mapping[str, T | None]) -> T | None:

@@ -8,14 +8,12 @@ from typing import Any
 from deployments.combiner import CombinerSettings
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.names import COMBINER, INGRESS, LABELER, TRANSFORMER
-from deployments.contract.rollout import CanarySettings, ShadowSettings
 from deployments.contract.settings import Schema, changed, flat
 from deployments.labeler import LabelerSettings
 from deployments.members.local import LocalMember
 from deployments.members.versioned import VersionSettings
 from deployments.transformer.transformer import TransformerSettings
 from graph.schema import EnsembleConfig
-from graph.sections import LoadingSettings
 
 
 def check_user_config(application: Mapping[str, Any], config: EnsembleConfig) -> None:
@@ -36,26 +34,29 @@ def check_user_config(application: Mapping[str, Any], config: EnsembleConfig) ->
 
 
 def _check_ingress(change: Mapping[str, Any], config: EnsembleConfig, nodes: Mapping[str, Schema]) -> None:
+    sections = {"nodes": _inline(config, nodes), **_of_features(config)}
+    # A section of one node is its settings, and of several their settings by name.
+    groups = [name for name, section in sections.items() if isinstance(section, Mapping)]
+    own = {name: fields for name, fields in change.items() if name not in sections}
+    changes = {name: fields for name, fields in change.items() if name in sections}
+    initial = {INGRESS: config.ingress, **flat(sections, groups)}
+    for name, fields in flat({INGRESS: own, **changes}, groups).items():
+        changed(name, fields, initial)
+
+
+def _inline(config: EnsembleConfig, nodes: Mapping[str, Schema]) -> dict[str, Schema]:
     placed = {member.name: member.placement for member in config.nodes}
     placed |= {name: config.placements[name] for name in (TRANSFORMER, COMBINER, LABELER)}
-    canaries = {each.name: CanarySettings.part_of(each.canary) for each in config.members if each.canary is not None}
-    sections: dict[str, Any] = {"nodes": {name: each for name, each in nodes.items() if placed[name] == "inline"}}
-    sections |= {"canaries": canaries} if canaries else {}
-    shadows = {name: ShadowSettings(share=shadow.share or 0.0) for name, shadow in config.shadows.items()}
-    sections |= {"shadows": shadows} if shadows else {}
-    sections |= {"loading": LoadingSettings()} if config.access.operators else {}
-    # `loading` is a section of its own, and the others are of several nodes.
-    groups = [name for name, each in sections.items() if isinstance(each, Mapping)]
-    initial = {INGRESS: config.ingress, **flat(sections, groups)}
-    # The ingress itself takes no mapping: it is a section of a feature, which checks it where it is made.
-    own = {
-        name: each
-        for name, each in change.items()
-        if name not in sections and not (config.features and isinstance(each, Mapping))
-    }
-    of_sections = {name: each for name, each in change.items() if name in sections}
-    for name, each in flat({INGRESS: own, **of_sections}, groups).items():
-        changed(name, each, initial)
+    return {name: settings for name, settings in nodes.items() if placed[name] == "inline"}
+
+
+def _of_features(config: EnsembleConfig) -> dict[str, Schema | dict[str, Schema]]:
+    """Return the initial settings of the sections of features, by section, or by section and name."""
+    found: dict[str, Any] = {}
+    for _, owner, section in config.owned:
+        for name, settings in section.live(owner).items():
+            found[name] = {**found.get(name, {}), **settings} if isinstance(settings, Mapping) else settings
+    return found
 
 
 def _nodes(config: EnsembleConfig) -> dict[str, Schema]:

@@ -19,9 +19,9 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from deployments.contract.errors import ConfigurationError
+from deployments.pipeline.member_client import QuorumSettings
 from ensemble_models.options import FILE, Command, option
 from graph.config import EnsembleConfig
-from graph.sections import EnsembleSettings
 from scripts import configuration, keys, serve_schema
 from scripts.errors import ScriptError
 from scripts.shipped import CHECKOUT
@@ -186,9 +186,9 @@ def completed(part: Any) -> dict[str, Any] | None:
     if part.keys() <= {"args", "deployments"}:
         application["args"] |= part.pop("args", {})
         application |= part
-    elif part.keys() <= EnsembleConfig.model_fields.keys():
+    elif part.keys() <= {*EnsembleConfig.known()}:
         application["args"] |= part
-    elif part.keys() <= EnsembleSettings.model_fields.keys():
+    elif part.keys() <= {*QuorumSettings.known()}:
         application["args"]["ensemble"] = part
     else:
         return None

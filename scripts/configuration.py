@@ -207,7 +207,7 @@ def doubts(config: EnsembleConfig, agreed: EnsembleSignature) -> Iterator[str]:
             f"{name} names no classes: those of the other members are taken, in that order, and answers are wrong if "
             "its own order is another; `ensemble check` measures it"
         )
-    yield from _stale_thresholds(config, agreed)
+    yield from (str(fault) for fault in config.faults(agreed) if not fault.is_refused)
     if ANY in config.ingress.origins:
         yield EVERY_PAGE
 
@@ -222,27 +222,6 @@ def _rolled_back(member: LocalMember, config: EnsembleConfig) -> Iterator[str]:
                 f"{member.name} serves version {served}, because version {version} was rolled back ({why}); "
                 f"`version: {version}` serves it nevertheless, and rolled-back.txt beside the model forgets it"
             )
-
-
-def _stale_thresholds(config: EnsembleConfig, agreed: EnsembleSignature) -> Iterator[str]:
-    """Warn if the thresholds of a cascade were chosen for other versions, and name the command that chooses anew."""
-    if (cascade := config.ensemble.cascade) is None:
-        return
-    stale = [
-        f"{name} {chosen}, and version {served} is served"
-        for name, chosen in cascade.versions.items()
-        # None where another server does not report one.
-        if (served := agreed.versions[name]) is not None and str(served) != str(chosen)
-    ]
-    if stale:
-        weights = config.combiner.weights or config.weights
-        gates = [name for name in cascade.order if not weights.get(name)]
-        flags = f" --gates {' '.join(gates)}" if gates else ""
-        yield (
-            f"the thresholds of the cascade were chosen for {', '.join(stale)}: other images exit than intended; "
-            f"`ensemble tune-cascade --data IMAGES --order {' '.join(cascade.order)}{flags} --repository "
-            f"{config.model_repository}` chooses them anew"
-        )
 
 
 class Checks:

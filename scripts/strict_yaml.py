@@ -96,7 +96,7 @@ def _children(node: yaml.Node | None) -> Iterator[tuple[str, yaml.Mark, yaml.Nod
 
 
 def _problems(node: yaml.Node, path: tuple[str, ...], above: tuple[yaml.Node, ...]) -> Iterator[str]:
-    """Yield what is wrong in a node at a path, and below it."""
+    """Yield the problems of a node at a path, and of the nodes below it."""
     where = f"line {node.start_mark.line + 1}: {'.'.join(path) or 'the file'}"
     if node in above:
         yield f"{where}: it contains itself; write it out"

@@ -21,7 +21,7 @@ from graph.feature import Site
 from graph.signature import EnsembleSignature
 
 # As they are in an application whose configuration names no operators and has no feedback.
-WITHOUT = parse({"members": [{"name": "one"}]}), EnsembleSignature((), {}, {}, (), {}), Site("", "", {}, {}, {})
+WITHOUT = parse({"members": [{"name": "one"}]}), EnsembleSignature((), {}, {}, (), {}), Site()
 NO_LOADING, NO_FEEDBACK = Loading(*WITHOUT), Feedback(*WITHOUT)
 OBSERVER = Observer()
 LABELS = ("bird", "cat", "deer", "dog", "frog")
@@ -37,7 +37,7 @@ class Door:
             Ingress.of_images(self._graph, IngressSettings(**settings), CLASSES, OBSERVER),
             LABELS,
             lambda: True,
-            extensions=[NO_LOADING, NO_FEEDBACK],
+            features=[NO_LOADING, NO_FEEDBACK],
             max_image_bytes=max_image_bytes,
         )
         self._http = HttpServer(self.service)

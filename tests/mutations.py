@@ -5,6 +5,7 @@ entry of a list is doubled.
 """
 
 import copy
+import itertools
 import re
 import sys
 import tempfile
@@ -56,19 +57,26 @@ def at(value, path):
     return value
 
 
-def mutations(text):
-    """Yield each mutation of a Serve config: its kind, the path of what it changes, and its text."""
+def mutations(text, every=1):
+    """Yield each mutation of a Serve config, or one of so many: its kind, the path of what it changes, its text."""
     whole = yaml.safe_load(text)
+    for kind, path, change in itertools.islice(changes(whole), None, None, every):
+        content = yaml.safe_load(yaml.dump(whole, Dumper=Dumper))
+        change(at(content, path[:-1]))
+        yield kind, path, yaml.dump(content, Dumper=Dumper, sort_keys=False).replace(MARK, kind)
+
+
+def changes(whole):
+    """Yield the kind of each mutation, the path, and what changes the owner of what is there."""
     for path in places(whole):
-        *above, name = path
+        name = path[-1]
         if not isinstance(at(whole, path), dict | list):
-            for scalar in SCALARS:
-                yield scalar, path, changed(whole, above, partial(put, name=name)).replace(MARK, scalar)
+            yield from ((scalar, path, partial(put, name=name)) for scalar in SCALARS)
         if isinstance(name, int):
-            yield "doubled", path, changed(whole, above, partial(double, position=name))
+            yield "doubled", path, partial(double, position=name)
             continue
         for kind, other in (("upper case", name.upper()), ("typo", f"{name[:-1]}{'y' if name[-1] == 'x' else 'x'}")):
-            yield kind, path, changed(whole, above, partial(rename, name=name, other=other))
+            yield kind, path, partial(rename, name=name, other=other)
 
 
 def put(owner, name):
@@ -88,12 +96,6 @@ class Dumper(yaml.SafeDumper):
 
     def ignore_aliases(self, data):
         return True
-
-
-def changed(whole, above, change):
-    content = copy.deepcopy(yaml.safe_load(yaml.dump(whole, Dumper=Dumper)))
-    change(at(content, above))
-    return yaml.dump(content, Dumper=Dumper, sort_keys=False)
 
 
 def problems(text, folder):

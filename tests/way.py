@@ -151,9 +151,9 @@ async def listener(config: EnsembleConfig) -> AsyncIterator[HttpListener]:
     async with placed(node_specs(config, agreed)) as nodes:
         compose = partial(ensemble, agreed.pixels, config.ensemble)
         built = build_graph(config, agreed, wanted(config), compose, {}, nodes, "application", "replica", {})
-        ingress = Ingress.of_images(built.graph, config.ingress, len(agreed.labels), Observer(), built.knows)
+        ingress = Ingress.of_images(built.graph, config.ingress, len(agreed.labels), Observer())
         most = config.transformer.max_image_bytes
-        service = Service(ingress, agreed.labels, lambda: True, extensions=built.features, max_image_bytes=most)
+        service = Service(ingress, agreed.labels, lambda: True, features=built.features, max_image_bytes=most)
         yield HttpListener(HttpServer(service))
 
 

@@ -108,8 +108,8 @@ class ItemNote(msgspec.Struct, frozen=True):
     Notes travel with the image. In another process `Item.note` restores the note's class.
 
     Attributes:
-        decides: whether members may predict otherwise because of it. It then is a part of a cache's key.
-        is_lasting: whether a cache may keep the predictions; false if the next image alike may be predicted otherwise.
+        decides: whether members may predict otherwise because of it. It then is a part of the key of kept predictions.
+        is_lasting: whether the predictions may be kept; false if the next image alike may be predicted otherwise.
     """
 
     decides: ClassVar[bool] = False

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar
 
 import msgspec
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Color, CropRatio, Interpolation, MemberInput, Preprocessing, Resize, Size
-from deployments.contract.rollout import SUFFIX, CanaryConfig
-from deployments.contract.settings import Name, Placement, Schema, Weight
+from deployments.contract.sections import Extensible
+from deployments.contract.settings import Name, Placement, Weight
 from deployments.repository.address import RepositoryAddress
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import METADATA
@@ -20,8 +20,8 @@ from ensemble_serving.answer import Version
 
 # What a trace calls a member's work begins so; the member's name follows.
 OPERATION = "predict "
-# The fields of a member that its scores do not depend on.
-UNDECISIVE = {"weight", "placement", "deployment", "canary", "role", "share", "replaces"}
+# The fields of a member that its scores do not depend on; nor do they on features' fields.
+UNDECISIVE = {"weight", "placement", "deployment"}
 PREPROCESSING_FIELDS = ("crop_ratio", "resize", "interpolation", "border")
 
 
@@ -78,9 +78,10 @@ class MemberInterface(msgspec.Struct, frozen=True):
         return self.images.size
 
 
-class MemberConfig(Schema):
+class MemberConfig(Extensible):
     """The configuration that every kind of member has. A kind is a subclass in `deployments/members`."""
 
+    at: ClassVar[str] = "members"
     # Whether a member of this kind may have the ensemble's classes in another order, and answers in the ensemble's.
     matches_by_name: ClassVar[bool] = False
 
@@ -89,25 +90,6 @@ class MemberConfig(Schema):
     weight: Weight = Field(1.0, description="weight in the combination, relative to the other members'")
     placement: Placement = Field("separate", description="a Serve deployment of its own, or its caller's process")
     deployment: Name | None = Field(None, description="name of its Serve deployment; default: the name")
-    canary: CanaryConfig | None = Field(None, description="another version that answers a share of the images")
-    role: Literal["member", "shadow"] = Field(
-        "member", description="a shadow gets copies of images, and does not change answers"
-    )
-    share: float | None = Field(None, ge=0, le=1, description="the share of images that a shadow gets")
-    replaces: Name | None = Field(
-        None, description="the member that a shadow is compared with; default: the first one of the same model"
-    )
-
-    @model_validator(mode="after")
-    def _is_one_or_the_other(self) -> Self:
-        if self.role == "shadow":
-            if self.share is None:
-                raise ValueError("share: a shadow needs one, as 0.1")
-            if self.canary is not None or "weight" in self.model_fields_set:
-                raise ValueError("role: a shadow has no say, and so neither a weight nor a canary")
-        elif self.share is not None or self.replaces is not None:
-            raise ValueError("share, replaces: they belong to a shadow; set `role: shadow`")
-        return self
 
     @property
     def deployment_name(self) -> str:
@@ -119,22 +101,10 @@ class MemberConfig(Schema):
         """The name of its work in traces."""
         return f"{OPERATION}{self.name}"
 
-    def trial(self) -> Self | None:
-        """Return the canary as a member of its own; None if the member has no canary.
-
-        Raises:
-            ValidationError: a member of its kind can't have such a version.
-        """
-        if self.canary is None:
-            return None
-        own = {
-            "name": f"{self.name}{SUFFIX}",
-            "model": self.model_name,
-            "version": self.canary.version,
-            "deployment": f"{self.deployment_name}{SUFFIX}",
-            "canary": None,
-        }
-        return type(self).model_validate({**self.model_dump(exclude_unset=True), **own})
+    @property
+    def has_say(self) -> bool:
+        """Whether its predictions are combined; a model that runs beside the vote has none."""
+        return all(self is not each for section in self.sections for each in section.beside(self))
 
     @property
     def model_name(self) -> str:
@@ -150,7 +120,7 @@ class MemberConfig(Schema):
         raise NotImplementedError
 
     def identity(self, repository: RepositoryAddress) -> str:
-        """Return as text, for the keys of a cache, everything besides the pixels that decides the member's scores.
+        """Return as text everything besides the pixels that decides the member's scores.
 
         Raises:
             ConfigurationError: it can't be served.

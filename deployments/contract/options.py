@@ -11,7 +11,7 @@ from msgspec import Meta
 MAX_CLASSES = 100_000
 # The options that add to an answer what it shows besides the most probable class.
 SHOWN = frozenset({"top_k", "members", "timings", "receipt"})
-# The options that do not change predictions. All others enter the key of a cache.
+# The options that do not change predictions.
 PRESENTATION = SHOWN | {"timeout_ms", "cache", "priority"}
 # From which priority on a request is of the lower class: 1 is the highest, 0 the default; and Triton's greatest.
 LOWER, MAX_PRIORITY = 2, 2**32 - 1
@@ -36,8 +36,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         | None
     ) = None
     quality: (
-        Annotated[Literal["full"], Meta(description="`full` calls every member, where a cascade would call fewer")]
-        | None
+        Annotated[Literal["full"], Meta(description="`full` calls every member, where fewer may be called")] | None
     ) = None
     timings: Annotated[bool, Meta(description="list where the image's time went")] = False
     receipt: Annotated[bool, Meta(description="list CPU time and bytes of each node")] = False
@@ -58,6 +57,6 @@ NOTHING = Options()
 
 
 def prediction_options(options: Options) -> bytes:
-    """Return the options that change predictions, as a part of a cache's key; empty if all have their defaults."""
+    """Return the options that change predictions, for the key of kept predictions; empty if all are defaults."""
     chosen = {name: value for name in DECISIVE if (value := getattr(options, name)) != getattr(NOTHING, name)}
     return ENCODER.encode(chosen) if chosen else b""

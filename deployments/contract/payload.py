@@ -22,6 +22,14 @@ MemberProbabilities = Mapping[str, Probabilities]
 P = TypeVar("P")
 
 
+class CombinedProbabilities(dict[str, Probabilities]):
+    """Members' predictions, and what they were combined to in the same call, float32 [N,C]; a copy is not combined."""
+
+    def __init__(self, by_member: MemberProbabilities, combined: Probabilities) -> None:
+        super().__init__(by_member)
+        self.combined = combined
+
+
 class Decoded(NamedTuple):
     """A decoded image.
 

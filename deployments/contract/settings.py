@@ -65,11 +65,16 @@ class Schema(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _names_are_fields(cls, given: Any) -> Any:
-        unknown = [str(name) for name in given if name not in cls.model_fields] if isinstance(given, dict) else []
-        if unknown:
+        if isinstance(given, dict):
+            cls.check_names(given)
+        return given
+
+    @classmethod
+    def check_names(cls, given: Collection[Any]) -> None:
+        """Raise ValueError if one of these names is none of a field."""
+        if unknown := [str(name) for name in given if name not in cls.model_fields]:
             named = (f"unknown field {name!r}{did_you_mean(name, cls.known())}" for name in unknown)
             raise ValueError(f"{'; '.join(named)}{not_installed()}")
-        return given
 
     @classmethod
     def known(cls) -> Collection[str]:

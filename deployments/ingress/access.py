@@ -6,16 +6,14 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from deployments.contract.errors import ConfigurationError, RateLimited, Unauthenticated
-from deployments.contract.settings import Name, Schema
+from deployments.contract.sections import Extensible
 from deployments.ingress import keys
 
-# Names of keys, or everybody.
-Operators = tuple[Name, ...] | Literal["anyone"]
 SCHEME = "bearer "
 HINT = "send the header, or in gRPC the metadata, 'authorization: Bearer <key>'"
 # A key may make the requests of this many seconds at one moment, after a while without any; but one always.
@@ -24,16 +22,13 @@ SAVED_S = 1.0
 NOTHING_S = 1e-6
 
 
-class AccessConfig(Schema):
+class AccessConfig(Extensible):
     """API keys, and the rights of their owners."""
+
+    at: ClassVar[str] = "access"
 
     keys: Path | None = Field(
         None, description="file of API keys (ensemble keys add NAME --file FILE); without it no key is needed"
-    )
-
-    operators: Operators = Field(
-        (),
-        description="who may load and unload members: names of keys, or `anyone` where there are none; default: nobody",
     )
 
     @field_validator("keys")
@@ -46,14 +41,6 @@ class AccessConfig(Schema):
         except ConfigurationError as err:
             raise ValueError(str(err)) from err
         return path.absolute()
-
-    @model_validator(mode="after")
-    def _operators_are_told_by_their_keys(self) -> Self:
-        if self.operators == "anyone" and self.keys is not None:
-            raise ValueError("operators: anyone, but there are keys; list the names of the keys that may")
-        if self.operators not in ((), "anyone") and self.keys is None:
-            raise ValueError("operators: names of keys need `keys`, a file that has them; without keys say `anyone`")
-        return self
 
 
 class Access:

@@ -16,7 +16,7 @@ from deployments.contract.errors import EnsembleError
 from deployments.contract.options import Options
 from deployments.ingress import headers, options
 from deployments.ingress.error_style import AS_OBJECT
-from deployments.ingress.http import bodies
+from deployments.ingress.http import forms
 from deployments.ingress.protocol import Protocol, Service
 from deployments.ingress.queue import AnswerOrError
 from deployments.ingress.routes import JSON, OF_CLASSIFYING, REFERENCE, Route, Routes, aged
@@ -57,7 +57,7 @@ class Classify(Protocol):
         asked = headers.with_options(in_query, request.headers)
         # Before a byte of the body is read.
         async with ingress.admission.arriving(asked, call.caller) as arrival:
-            images = await bodies.images(request, ingress.admission, arrival, service.max_image_bytes)
+            images = await forms.images(request, ingress.admission, arrival, service.max_image_bytes)
         # The parts of a form that are images; the others are errors already.
         outcomes: dict[int, bytes | AnswerOrError] = dict(enumerate(images))
         sent = {place: image for place, image in outcomes.items() if isinstance(image, bytes)}

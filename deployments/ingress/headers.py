@@ -39,7 +39,7 @@ def caller(headers: Mapping[str, str], name: str, fair_by: FairBy, kept: Collect
     `name` is the API key's, empty if there is none.
     """
     address = headers.get(ADDRESS, "")
-    client = {"key": name, "address": network(address), "nobody": ""}[fair_by]
+    client = network(address) if fair_by == "address" else name if fair_by == "key" else ""
     found = {each: headers[each] for each in kept if each in headers} if kept else NO_HEADERS
     return Caller(client, found, name, address)
 

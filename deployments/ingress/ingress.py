@@ -37,8 +37,10 @@ from deployments.ingress.settings import IngressSettings
 from deployments.ingress.statistics import Statistics
 from deployments.observe.observer import AutoscalingStats, ImageTrace, Observer, Trace, continue_trace
 
-# Neither a cascade nor a cache answers for a member.
+# No feature answers for a member.
 EVERY_MEMBER = Options(quality="full", cache="no-store")
+# The code of a member that an operator has left out.
+LEFT_OUT = Unloaded.code
 # A bitmap.
 GREY_PIXEL = struct.pack("<2s6I2H24x4B", b"BM", 58, 0, 54, 40, 1, 1, 1, 24, 128, 128, 128, 0)
 logger = logging.getLogger("ray.serve")
@@ -140,11 +142,10 @@ class Ingress:
         settings: IngressSettings,
         class_count: int,
         observer: Observer,
-        knows: Callable[[bytes, Item], bool] | None = None,
     ) -> Self:
-        """Make an ingress of encoded images; `knows` tells whether a cache has an image's answer, None for no cache."""
+        """Make an ingress of encoded images."""
         admission, execution = AdmissionController(settings), Execution(graph, observer.batch)
-        queue = Queue(execution, partial(attrgetter("settings"), admission), probe, knows)
+        queue = Queue(execution, partial(attrgetter("settings"), admission), probe)
         return cls(admission, execution, queue, class_count, observer)
 
     def of_pixels(self, member: Graph) -> Ingress:
@@ -230,7 +231,7 @@ class Ingress:
         """Send one image through the graph, so that every member has answered once.
 
         Returns:
-            The code of each member whose server, somewhere else, is not there, or which is unloaded; a quorum goes on
+            The code of each member whose server, somewhere else, is not there, or which is left out; a quorum goes on
             without it. `execution.missing` says the same from then on.
 
         Raises:
@@ -241,7 +242,7 @@ class Ingress:
         if (error := batch.items[0].error) is not None:
             raise error
         missing = batch.items[0].missing
-        if set(missing.values()) - {RemoteUnavailable.code, Unloaded.code}:
+        if set(missing.values()) - {RemoteUnavailable.code, LEFT_OUT}:
             raise NotReady(f"members have not answered: {dict(missing)}")
         self.execution.missing = missing
         return missing
@@ -255,7 +256,7 @@ def _expire(futures: Sequence[asyncio.Future[AnswerOrError]]) -> None:
 
 
 def _note(span: Span, outcomes: Sequence[AnswerOrError]) -> None:
-    """Note on a request's span which members its images were answered without, and which a cascade asked."""
+    """Note on a request's span which members its images were answered without, and which were called in turn."""
     answers = [outcome.classification for outcome in outcomes if isinstance(outcome, Answer)]
     if missing := {name: code for answer in answers for name, code in (answer.missing or {}).items()}:
         span.set_attribute("ensemble.missing", [f"{name}: {code}" for name, code in missing.items()])

@@ -1,4 +1,4 @@
-"""Who serves what: protocols by which clients reach the application, extensions, and the `Service` that they share.
+"""Who serves what: protocols by which clients reach the application, features, and the `Service` that they share.
 
 Protocols are entry points, or import strings in the field `protocols` of the YAML; each process resolves them. Whoever
 reads a configuration imports this module, so it imports neither Ray nor the ingress.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from deployments.contract.errors import ConfigurationError, NotFound, NotReady, Unloaded
+from deployments.contract.errors import ConfigurationError, EnsembleError, NotFound, NotReady
 from deployments.entry_points import PROTOCOLS, find_class, names
 from deployments.ingress.error_style import AS_OBJECT, ErrorStyle
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from deployments.ingress.ingress import Ingress
     from deployments.ingress.routes import Calls, Routes
     from deployments.ingress.single_member import MemberModelInfo
-    from deployments.observe.observer import Watcher
     from deployments.reconfigure import Section
 
 # The functions that `grpc_servicer_functions` may list: one for each protocol, by its name, and one for all.
@@ -112,42 +111,41 @@ class Report(NamedTuple):
     read: Callable[[], Any]
 
 
-class Extension:
-    """Adds nothing: a feature overrides what it adds.
+@dataclass(frozen=True)
+class Served:
+    """What a feature serves.
 
     Attributes:
+        routes: HTTP routes by path.
+        calls: the gRPC methods of a protocol's services, by `<service>/<method>`.
+        handles: methods for callers with a handle, by name.
         headers: the headers of a request that it reads, in small letters.
-        reports: figures by the name of their field in `/stats`.
-        watcher: counts calls and batches; None for nothing.
         announces: the extensions of the Open Inference Protocol that it serves.
         not_serving: the full names of gRPC services that refuse every call, because it is off.
-        live: the sections of `user_config` that it reads while it serves.
-        handles: methods for callers with a handle, by name.
     """
 
+    routes: Routes = field(default_factory=dict)
+    calls: Calls = field(default_factory=dict)
+    handles: Mapping[str, Callable[..., Awaitable[Any]]] = field(default_factory=dict)
     headers: Sequence[str] = ()
-    reports: Mapping[str, Report] = {}
-    watcher: Watcher | None = None
     announces: Sequence[str] = ()
     not_serving: Collection[str] = ()
+
+
+class Serves:
+    """The base of features, as far as the ingress knows them.
+
+    Attributes:
+        live: what the sections of `user_config` change while it serves, by section, or by section and name.
+        reports: figures by the name of their field in `/stats`.
+    """
+
     live: Mapping[str, Section] = {}
-    handles: Mapping[str, Callable[..., Awaitable[Any]]] = {}
+    reports: Mapping[str, Report] = {}
 
-    @property
-    def unloaded(self) -> Collection[str]:
-        """The members that were unloaded, and so are not called."""
-        return ()
-
-    def routes(self, service: Service) -> Routes:
-        """Return HTTP routes by path."""
-        return {}
-
-    def calls(self, service: Service) -> Calls:
-        """Return the gRPC methods of a protocol's services, by `<service>/<method>`."""
-        return {}
-
-    async def check_health(self) -> None:
-        """Raise if it can't work any more; Serve calls this every few seconds."""
+    def serve(self, service: Service) -> Served:
+        """Return what it serves; called once, when the ingress is complete."""
+        return Served()
 
 
 def resolve(named: Iterable[str] = ()) -> tuple[type[Protocol], ...]:
@@ -209,7 +207,8 @@ class Service:
         members: by name, for each member that is a model of its own, the ingress of its pixels and its description.
         protocols: how clients reach the application; default: every installed one.
         application: the name of the Serve application.
-        extensions: what the application's features add.
+        features: the application's features.
+        left_out: by name, why each member that is left out is not called.
         is_local: whether the server listens on loopback alone.
         max_image_bytes: the most of an image, which is read no further.
         versions: by name, the version that each member serves, as far as this process knows.
@@ -224,31 +223,37 @@ class Service:
     members: Mapping[str, tuple[Ingress, MemberModelInfo]] = field(default_factory=dict)
     protocols: Sequence[Protocol] = field(default_factory=lambda: tuple(each() for each in resolve()))
     application: str = ""
-    extensions: Sequence[Extension] = ()
+    features: Sequence[Serves] = ()
+    left_out: Mapping[str, EnsembleError] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     is_local: bool = False
     grpc_services: Sequence[str] = field(default_factory=lambda: [each.full_name for each in services(None)])
     max_image_bytes: int = sys.maxsize
 
-    @property
-    def unloaded(self) -> Collection[str]:
-        """The members that are not asked, because they were unloaded."""
-        return [name for extension in self.extensions for name in extension.unloaded]
+    @cached_property
+    def served(self) -> Sequence[Served]:
+        """What the features serve."""
+        return tuple(feature.serve(self) for feature in self.features)
 
-    @property
-    def parts(self) -> Sequence[Protocol | Extension]:
-        """An owner of routes and calls."""
-        return (*self.protocols, *self.extensions)
+    @cached_property
+    def routes(self) -> Routes:
+        """The HTTP paths of protocols and of features, of which the OpenAPI document has those with a summary."""
+        return merged([*(each.routes(self) for each in self.protocols), *(each.routes for each in self.served)])
+
+    @cached_property
+    def calls(self) -> Calls:
+        """The gRPC methods of protocols and of features, by `<service>/<method>`."""
+        return merged([*(each.calls(self) for each in self.protocols), *(each.calls for each in self.served)])
 
     @property
     def handles(self) -> Mapping[str, Callable[..., Awaitable[Any]]]:
         """The methods of features for callers with a handle, by name."""
-        return {name: method for extension in self.extensions for name, method in extension.handles.items()}
+        return {name: method for served in self.served for name, method in served.handles.items()}
 
     @property
     def not_serving(self) -> Collection[str]:
         """The gRPC services that refuse every call, because a feature is off."""
-        return {name for extension in self.extensions for name in extension.not_serving}
+        return {name for served in self.served for name in served.not_serving}
 
     @cached_property
     def tensor_store(self) -> TensorStore:
@@ -259,12 +264,12 @@ class Service:
     @property
     def headers(self) -> Sequence[str]:
         """The headers of a request that a feature reads, in small letters."""
-        return tuple(dict.fromkeys(name for extension in self.extensions for name in extension.headers))
+        return tuple(dict.fromkeys(name for served in self.served for name in served.headers))
 
     def check_ready(self, name: str = "") -> None:
-        """Raise NotReady until every member has answered, and Unloaded for a member of that name which was unloaded."""
-        if name in self.unloaded:
-            raise Unloaded(f"member {name!r} is unloaded")
+        """Raise NotReady until every member has answered, and its own error for a member that is left out."""
+        if name in self.left_out:
+            raise self.left_out[name].with_traceback(None)
         if not self.is_ready():
             reasons = "; ".join(f"{name}: {why}" for name, why in self.missing().items())
             raise NotReady(f"not every member has answered yet{f' ({reasons})' if reasons else ''}; try again later")

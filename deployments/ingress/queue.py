@@ -206,7 +206,7 @@ class Queue:
             probe: reads what an image declares.
             knows: returns whether an image is answered from memory; None where nothing is remembered.
         """
-        self._execute, self._settings, self._probe, self._knows = execute, settings, probe, knows
+        self._execute, self._settings, self._probe, self.knows = execute, settings, probe, knows
         # Large images that are decoded apart go alone, by their size: the others of a batch would wait for the last.
         self._plain, self._isolated, self._known = (self._batcher() for _ in range(3))
         normal = (self._plain, self._isolated)
@@ -248,7 +248,7 @@ class Queue:
 
     def submit(self, queued: Queued) -> asyncio.Future[AnswerOrError]:
         """Add an image; the future is its outcome. Cancelling it takes an image that waits out of its batch."""
-        if self._knows is not None and self._knows(queued.image, queued.item):
+        if self.knows is not None and self.knows(queued.image, queued.item):
             return self._known.submit(queued)
         if queued.item.options.priority >= LOWER:
             return self._low.submit(queued)

@@ -65,7 +65,7 @@ class Route:
     Attributes:
         method: `GET`, which answers `HEAD` too, or `POST`.
         handler: answers a request; every `EnsembleError` that it raises is answered.
-        summary: its title in the OpenAPI document; empty for a path that is not in it, such as a file of a page.
+        summary: its title in the OpenAPI document; empty for a path that is not in it, such as a file.
         answers: the models that its JSON may have; none for another type.
         errors: what can go wrong.
         style: the form of its errors.
@@ -135,7 +135,7 @@ def max_fields(parts: int) -> int:
 
 
 def aged(response: Response, outcomes: Sequence[Answer | EnsembleError]) -> Response:
-    """Add the header `Age`, the age of the oldest image in seconds, if a cache had every image of the answer."""
+    """Add the header `Age`, the age of the oldest image in seconds, if predictions of every image were kept."""
     found = [outcome.classification.cache for outcome in outcomes if isinstance(outcome, Answer)]
     ages = [cache.age_s for cache in found if cache is not None and cache.age_s is not None]
     if ages and len(ages) == len(outcomes):

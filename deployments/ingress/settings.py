@@ -74,7 +74,7 @@ class IngressSettings(Schema):
         MOST_ELEMENTS,
         ge=1024,
         le=16 * MIB,
-        description="commas and opening brackets in the JSON of a request, or fields in a message of Seldon's API. An "
+        description="commas and opening brackets in the JSON of a request, or fields in a message over gRPC. An "
         "image of 224x224 as nested lists has 200,931. The ingress does nothing else while it reads the JSON",
     )
     shared_memory_prefix: str | None = Field(

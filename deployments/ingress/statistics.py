@@ -27,8 +27,7 @@ class Duration(msgspec.Struct):
 class InferenceStatistics(msgspec.Struct):
     """The images' times: from arrival to answer, of it in the queue, and in the graph before, at and after the members.
 
-    The times in the graph are times of the whole batch, which an early exit of a cascade does not wait for. There is no
-    cache to hit.
+    The times in the graph are times of the whole batch, which an image that is done before does not wait for.
     """
 
     success: Duration = msgspec.field(default_factory=Duration)

@@ -106,14 +106,6 @@ class LocalMember(MemberConfig):
             )
         return self
 
-    def trial(self) -> Self | None:
-        """See `MemberConfig.trial`; a canary stays with its version, whatever the policy."""
-        if self.canary is not None and self.version_policy == "latest":
-            raise ValueError(
-                "canary: with `version_policy: latest` every image would get its version; name a `version` instead"
-            )
-        return super().trial()
-
     def signature(self, repository: RepositoryAddress) -> Signature:
         """Read the signature from the model's files; see `MemberConfig.signature`."""
         model = self.find(repository)

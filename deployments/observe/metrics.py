@@ -137,13 +137,6 @@ class Metrics:
             "member",
             "reason",
         )
-        self._exits = TaggedCounter(
-            "ensemble_cascade_exits", "Images by the last member that the cascade called.", "member"
-        )
-        self._load_shed = (
-            TaggedCounter("ensemble_cascade_load_shed", "Images for which fewer members were called, due to load."),
-            TaggedCounter("ensemble_cascade_eased", "The older name of `ensemble_cascade_load_shed`, until 0.3.0."),
-        )
         self._member_predictions = TaggedCounter(
             "ensemble_member_predictions",
             "Images by whether a member's most probable class was the ensemble's.",
@@ -171,11 +164,6 @@ class Metrics:
             self._predictions.add(label, count=count)
         for missing, count in Tally(pair for item, _ in answered for pair in item.missing.items()).items():
             self._degraded.add(*missing, count=count)
-        load_shed = sum(bool(answer.load_shed) for _, answer in answered)
-        for counter in self._load_shed:
-            counter.add(count=load_shed)
-        for name, count in Tally(answer.asked[-1] for _, answer in answered if answer.asked).items():
-            self._exits.add(name, count=count)
         agreement = Tally(
             (name, each.index == answer.index) for item, answer in answered for name, each in item.predictions.items()
         )

@@ -117,7 +117,7 @@ class Tracer(Protocol):
 
 
 class Watcher(Protocol):
-    """Counts calls and batches for a feature."""
+    """Counts calls and batches for a feature, which has `Observer.watch` call it."""
 
     def request(self, outcome: str, seconds: float) -> None:
         """Count a call by its outcome and its duration."""
@@ -129,11 +129,15 @@ class Watcher(Protocol):
 class Observer:
     """Observes calls and batches."""
 
-    def __init__(self, tracing: Tracer | None = None, watchers: Sequence[Watcher] = ()) -> None:
-        """Set the tracing, if spans are exported, and what features count with."""
+    def __init__(self, tracing: Tracer | None = None) -> None:
+        """Set the tracing, if spans are exported."""
         self._tracing = tracing
-        self._watchers = watchers
+        self._watchers: list[Watcher] = []
         self._metrics = Metrics()
+
+    def watch(self, watcher: Watcher) -> None:
+        """Let a feature count each call, and each answered batch of the ensemble, from now on."""
+        self._watchers.append(watcher)
 
     @contextmanager
     def call(

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 from pydantic import Field
@@ -19,7 +19,7 @@ from deployments.contract.batch import Batch, made
 from deployments.contract.errors import DeadlineExceeded, EnsembleError, NoReplica
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Deferred, Images, PixelSets, Probabilities
-from deployments.contract.settings import Schema
+from deployments.contract.sections import Extensible
 
 logger = logging.getLogger("ray.serve")
 
@@ -38,8 +38,10 @@ Call = asyncio.Future[Batch[Probabilities]]
 MemberOutcome = Batch[Probabilities] | EnsembleError
 
 
-class QuorumSettings(Schema):
-    """How the members are asked, and how many must answer."""
+class QuorumSettings(Extensible):
+    """How the members are called, and how many must answer."""
+
+    at: ClassVar[str] = "ensemble"
 
     quorum: int | None = Field(None, ge=1, description="members that must answer an image; default: all of them")
     patience_ms: int | None = Field(

@@ -18,7 +18,7 @@ from deployments.contract.batch import NO_SCORES, Batch
 from deployments.contract.errors import EnsembleError
 from deployments.contract.item import Item, ItemNote
 from deployments.contract.nodes import Flow, Graph, Node, Part, as_flow
-from deployments.contract.payload import MemberProbabilities, PixelSets, Probabilities
+from deployments.contract.payload import CombinedProbabilities, MemberProbabilities, PixelSets, Probabilities
 from deployments.pipeline.member_client import Call, Member, MemberClient, MemberOutcome, Members, QuorumSettings
 
 logger = logging.getLogger("ray.serve")
@@ -35,6 +35,7 @@ class Pipeline(Flow):
         self._nodes, rest = nodes[:place], nodes[place:]
         self._flow: Flow | None = as_flow(rest[0]) if rest else None
         self._rest = Pipeline(*rest[1:]) if rest else None
+        self.first_pixels = None if self._flow is None else self._flow.first_pixels
 
     async def parts(self, batch: Batch[Any]) -> AsyncIterator[Part]:
         """Return what the last node returns; a part that a flow returns passes the rest before the other parts."""
@@ -48,6 +49,19 @@ class Pipeline(Flow):
         async for positions, part in self._flow.parts(batch):
             async for places, done in self._rest.parts(part):
                 yield [positions[place] for place in places], done
+
+
+class Combined:
+    """Combines the members' predictions, unless the node that called the members has combined them."""
+
+    def __init__(self, combiner: Node[MemberProbabilities, Probabilities]) -> None:
+        self._combiner = combiner
+
+    async def __call__(self, batch: Batch[MemberProbabilities]) -> Batch[Probabilities]:
+        """Combine float32 [N,C] by name to float32 [N,C]."""
+        if isinstance(batch.payload, CombinedProbabilities):
+            return Batch(batch.payload.combined, batch.items)
+        return await self._combiner(batch)
 
 
 class Ensemble(Flow):

@@ -96,7 +96,7 @@ AGENT = Internal(
     ),
 )
 SERVE_CLIENT = Internal(
-    "the page does not show replicas, and clients' shared memory is refused",
+    "`/stats` does not count replicas, and clients' shared memory is refused",
     (
         "ray.serve.context:_get_global_client",
         "ray.serve._private.client:ServeControllerClient.http_config",
@@ -104,7 +104,7 @@ SERVE_CLIENT = Internal(
     ),
 )
 DASHBOARD_ADDRESS = Internal(
-    "members are loaded and unloaded only while Serve's REST interface has Ray's own port, 8265",
+    "features change the configuration only while Serve's REST interface has Ray's own port, 8265",
     ("ray.experimental.internal_kv:_internal_kv_get",),
 )
 

@@ -15,14 +15,14 @@ from starlette.responses import Response
 
 from deployments.contract.answer import Classification
 from deployments.contract.caller import ANYONE, Caller
-from deployments.contract.errors import EnsembleError, RemoteUnavailable, Unloaded
+from deployments.contract.errors import EnsembleError, RemoteUnavailable
 from deployments.contract.hosts import LOOPBACK, is_loopback
 from deployments.contract.names import INGRESS
 from deployments.contract.nodes import HealthChecked
 from deployments.ingress.access import Access
 from deployments.ingress.grpc.server import GrpcServer, by_serve
 from deployments.ingress.http.server import HttpServer
-from deployments.ingress.ingress import Ingress
+from deployments.ingress.ingress import LEFT_OUT, Ingress
 from deployments.ingress.listeners.front import Front, folder, services
 from deployments.ingress.listeners.grpc import GrpcListener
 from deployments.ingress.listeners.http import HttpListener
@@ -76,11 +76,9 @@ class IngressReplica:
         application = replica.deployment_id.app_name
         versions = {name: info.version for name, info in spec.members.items()}
         built = spec.build({**inline, **edges}, application, replica.unique_id, versions)
-        self._features = built.features
-        watchers = [each.watcher for each in built.features if each.watcher is not None]
         exporter = exporters.from_environment()
-        self._observer = Observer(None if exporter is None else Tracing(exporter, spec.services), watchers)
-        self._ingress = Ingress.of_images(built.graph, spec.settings, len(labels), self._observer, built.knows)
+        self._observer = Observer(None if exporter is None else Tracing(exporter, spec.services))
+        self._ingress = Ingress.of_images(built.graph, spec.settings, len(labels), self._observer)
         members = {name: (self._ingress.of_pixels(graph), spec.members[name]) for name, graph in built.members.items()}
         self._nodes = {INGRESS: self._ingress, **inline}
         sections = {section: nodes for each in built.features for section, nodes in each.live.items()}
@@ -98,7 +96,8 @@ class IngressReplica:
             members=members,
             protocols=tuple(protocol() for protocol in resolve(spec.protocols)),
             application=application,
-            extensions=self._features,
+            features=built.features,
+            left_out=built.left_out,
             versions=versions,
             # An unknown address counts as loopback: the names of other hosts are refused then, and not trusted.
             is_local=is_loopback(http_host() or LOOPBACK),
@@ -125,8 +124,9 @@ class IngressReplica:
         if self._unready:
             return {"members": self._unready}
         # What the last image was answered without may have changed meanwhile.
-        missing = {name: code for name, code in self._ingress.execution.missing.items() if code != Unloaded.code}
-        return missing | dict.fromkeys(self._service.unloaded, Unloaded.code)
+        left_out = {name: error.code for name, error in self._service.left_out.items()}
+        missing = self._ingress.execution.missing.items()
+        return {name: code for name, code in missing if code != LEFT_OUT} | left_out
 
     async def _warm_up_until_ready(self) -> None:
         """Send images until every member has answered, and again whenever a remote one has been missed."""
@@ -157,7 +157,7 @@ class IngressReplica:
         return {"running_requests": self._front.in_flight + self._by_handle, **self._ingress.autoscaling_stats.stats()}
 
     async def check_health(self) -> None:
-        """Raise if an inline node or a feature can't work any more."""
+        """Raise if an inline node can't work any more."""
         # Serve asks for the first time when the replica is complete, its `user_config` applied. No request comes yet.
         if self._is_new:
             self._is_new = False
@@ -165,8 +165,6 @@ class IngressReplica:
                 await asyncio.wait_for(self._ready.wait(), MEMBERS_S)
         if self._front is not None:
             await self._front.keep_open()
-        for feature in self._features:
-            await feature.check_health()
         for node in self._nodes.values():
             if isinstance(node, HealthChecked):
                 node.check_health()
@@ -191,7 +189,7 @@ class IngressReplica:
         Args:
             image: the content of an image file.
             traceparent: a W3C `traceparent`, to continue the caller's trace.
-            headers: the headers that a request over HTTP would have, such as the header that a canary reads.
+            headers: the headers that a request over HTTP would have, such as a header that a feature reads.
             options: the parameters of `POST /classify`: `top_k`, `members`, `timeout_ms`, `quality`, `cache`, ...
 
         Raises:

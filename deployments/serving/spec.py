@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deployments.contract.item import Item
+from deployments.contract.errors import EnsembleError
 from deployments.contract.nodes import Graph, Node
 from deployments.cpus import Pinning
 from deployments.ingress.access import AccessConfig
-from deployments.ingress.protocol import Extension
+from deployments.ingress.protocol import Serves
 from deployments.ingress.settings import IngressSettings
 from deployments.ingress.single_member import MemberModelInfo
 
@@ -26,13 +26,13 @@ class BuiltGraph:
         graph: encoded images to answers.
         members: each member as a graph of its own, by name: pixels to answers.
         features: the features that take part, in order.
-        knows: returns whether an image is answered from memory; None where nothing is remembered.
+        left_out: by name, why each member that is left out is not called; features change it.
     """
 
     graph: Graph
     members: Mapping[str, Graph]
-    features: Sequence[Extension]
-    knows: Callable[[bytes, Item], bool] | None
+    features: Sequence[Serves]
+    left_out: Mapping[str, EnsembleError]
 
 
 @dataclass(frozen=True)

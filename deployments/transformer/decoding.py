@@ -65,6 +65,9 @@ REDUCED_JPEG = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2:
 # How many times larger than needed an image is left for Pillow's filters, which would otherwise differ by two levels.
 REDUCING_GAP = 2
 
+# These read a few of the image's own pixels for each of theirs; a smaller scale would average others into them.
+SAMPLING = frozenset({"linear", "cubic", "nearest"})
+
 
 class SizeLimits(Protocol):
     """The limits of an image, checked before a pixel is decoded; see `TransformerSettings`."""
@@ -109,7 +112,8 @@ class Header:
         for each in wanted:
             side = max(self.width, self.height) if each.resize == "letterbox" else min(self.width, self.height)
             kept = each.crop_ratio if each.resize == "crop" else 1
-            spare = min(spare, side * kept / max(each.size) / (REDUCING_GAP if each.interpolation in PILLOW else 1))
+            gap = REDUCING_GAP if each.interpolation in PILLOW else 1
+            spare = min(spare, 1 if each.interpolation in SAMPLING else side * kept / max(each.size) / gap)
         return next((factor for factor in REDUCED_JPEG if spare >= factor), 1)
 
     def memory(self, wanted: Sequence[Preprocessing]) -> int:

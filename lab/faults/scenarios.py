@@ -38,6 +38,7 @@ from ensemble_serving.transports import Request, once
 from lab.benchmark.workloads import workload
 from lab.faults.campaign import fault_argument, parts, report
 from lab.faults.fuzz.images import ORIGINAL_EDGE, scans
+from lab.faults.scanner import RATE, scan_methods, scan_paths
 from lab.faults.stage import CALM_S, RESERVED_CPUS, URL, Fault, Stage, stage
 from lab.rows import Row, Rows
 from scripts.serve.api import ServeApi
@@ -212,6 +213,8 @@ SCENARIOS = (
         f"{SLOW_BODIES} clients send {BEGINNING_BYTES / 1024:.0f} KB, then 10 bytes a second",
         partial(send_slow_bodies, PASSING),
     ),
+    Fault("unknown-paths", f"{RATE} unknown paths a second are asked for", scan_paths),
+    Fault("unknown-methods", f"{RATE} unknown methods of gRPC a second are called", scan_methods),
     Fault("brackets", f"{BRACKET_SENDERS} clients send 31 MB of brackets again and again", send_brackets),
 )
 

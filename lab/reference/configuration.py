@@ -8,9 +8,7 @@ from typing import Any
 
 from ray.serve.schema import ServeDeploySchema
 
-from deployments.entry_points import FEATURES, find_class, names
 from graph.config import EnsembleConfig
-from graph.feature import Feature
 from lab.reference.pages import code, first_paragraph, kind, prose, table
 from scripts.configuration import IMPORT_PATH
 
@@ -92,11 +90,6 @@ def _unit(name: str) -> str:
 def arguments() -> dict[str, Any]:
     """Return the schema of `args`, with its definitions in `$defs`, and with the sections of installed features."""
     schema = EnsembleConfig.model_json_schema()
-    for name in names(FEATURES):
-        settings = find_class(FEATURES, name, Feature).Settings
-        if settings.model_fields:
-            schema[DEFINITIONS][settings.__name__] = settings.model_json_schema()
-            schema["properties"][name] = {"anyOf": [{"$ref": f"#/{DEFINITIONS}/{settings.__name__}"}, {"type": "null"}]}
     # Not this machine's folder.
     repository = schema["properties"]["model_repository"]
     repository["type"] = "string"
@@ -113,6 +106,10 @@ def document() -> dict[str, Any]:
     ours, serve = arguments(), ServeDeploySchema.model_json_schema()
     definitions = {**serve.pop(DEFINITIONS), **ours.pop(DEFINITIONS), "Arguments": ours}
     application = definitions["ServeApplicationSchema"]
+    # As scripts/serve_schema.py reads them: Serve itself ignores unknown fields.
+    for definition in (serve, *definitions.values()):
+        if "properties" in definition:
+            definition.setdefault("additionalProperties", False)
     application["if"] = {"properties": {"import_path": {"const": IMPORT_PATH}}}
     application["then"] = {"properties": {"args": {"$ref": f"#/{DEFINITIONS}/Arguments"}}}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **serve, DEFINITIONS: definitions}

@@ -11,10 +11,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescript
 
 from deployments.contract.batch import Batch
 from deployments.ingress.http import documents
-from deployments.ingress.http.server import documented
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.protocol import Extension, Service, services
-from deployments.ingress.routes import Routes
+from deployments.ingress.protocol import Served, Serves, Service, services
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
 from ensemble_features.feedback import labels as feedback
@@ -46,18 +44,18 @@ def _document() -> dict[str, Any]:
         return batch
 
     ingress = Ingress.of_images(graph, IngressSettings(), 0, Observer())
-    service = Service(ingress, (), lambda: True, extensions=[_Features()])
-    return documents.openapi(documented(service))
+    service = Service(ingress, (), lambda: True, features=[_Features()])
+    return documents.openapi(service.routes)
 
 
-class _Features(Extension):
+class _Features(Serves):
     """The paths of every feature."""
 
-    def routes(self, service: Service) -> Routes:
+    def serve(self, service: Service) -> Served:
         """Return the routes; nobody calls them."""
         control = ModelControl.__new__(ModelControl)
         figures = live.routes(service, Stats(), "", "")
-        return feedback.routes(service.ingress, _nobody) | loading.routes(service.ingress, control) | figures
+        return Served(feedback.routes(service.ingress, _nobody) | loading.routes(service.ingress, control) | figures)
 
 
 async def _nobody(*_: Any) -> None:

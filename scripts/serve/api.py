@@ -53,7 +53,7 @@ def send(
 
 
 class Waiting:
-    """Prints what is waited for: first when it has been quiet for a time, then every few seconds."""
+    """Prints the reasons of a wait: first after a quiet time, then every few seconds."""
 
     def __init__(self, beginning: str, quiet_s: float) -> None:
         """Begin to wait; each line begins with these words."""
@@ -65,7 +65,7 @@ class Waiting:
         return time.monotonic() > self._next
 
     def print(self, waited_for: str) -> None:
-        """Print what is waited for, on stderr."""
+        """Print a reason, on stderr."""
         now = time.monotonic()
         self._next = now + SAY_EVERY_S
         print(f"{self._beginning}, {now - self._began:.0f} s: {waited_for}", file=sys.stderr, flush=True)

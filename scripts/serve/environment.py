@@ -27,6 +27,8 @@ FOLDER = Path.home() / ".config" / "ensemble-serving"
 TOKEN_FILE = FOLDER / "ray_token"
 # Files that a server may have open: more than HAProxy needs, and few enough for programs that look at each number.
 FILES = 65_536
+# HAProxy takes about 260 for itself, and Ray some hundreds.
+LEAST_FILES = 1024
 
 
 def switches() -> dict[str, str]:
@@ -62,8 +64,17 @@ def set_variables() -> None:
 
 
 def raise_file_limit() -> None:
-    """Raise the limit of this process, and of its children, as far as the system lets it and it is useful."""
+    """Raise the limit of this process, and of its children, as far as the system lets it and it is useful.
+
+    Raises:
+        ScriptError: the system lets it have too few open files.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < LEAST_FILES:
+        raise ScriptError(
+            f"this system lets a process have {hard} open files, and the server needs {LEAST_FILES}; raise the hard "
+            "limit (`ulimit -Hn`, `LimitNOFILE=` of systemd, or `--ulimit nofile=65536` of Docker)"
+        )
     wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

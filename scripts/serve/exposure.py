@@ -33,7 +33,7 @@ def check_exposure(config: dict[str, Any], without_keys: bool, tls: bool) -> Non
     gRPC listens where the config has HTTP listen.
 
     Raises:
-        ScriptError: others can reach it, and an application requires no key, or lets anyone unload its members.
+        ScriptError: others can reach it, and an application requires no key, or anyone is its operator.
     """
     if has_keys(config):
         # Reflection is answered without a key.
@@ -51,7 +51,7 @@ def check_keys(config: dict[str, Any], host: str, without_keys: bool) -> None:
     """Check that a server which listens on a host may serve a config.
 
     Raises:
-        ScriptError: others can reach it, and an application requires no key, or lets anyone unload its members.
+        ScriptError: others can reach it, and an application requires no key, or anyone is its operator.
     """
     if is_loopback(host):
         return
@@ -63,8 +63,8 @@ def check_keys(config: dict[str, Any], host: str, without_keys: bool) -> None:
         )
     if any(_access(application).get("operators") == "anyone" for application in config.get("applications") or []):
         raise ScriptError(
-            f"http_options.host is {host}: other machines reach the service, and by access.operators anyone may load "
-            "and unload members. Name a file of keys (access: {keys: FILE}), and in operators those keys that may"
+            f"http_options.host is {host}: other machines reach the service, and by access.operators anyone may "
+            "change its members. Name a file of keys (access: {keys: FILE}), and in operators those keys that may"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -43,6 +44,7 @@ def private_folder() -> Iterator[Path]:
         has_logs = False
         try:
             check_place(folder, SETTING)
+            check_abilities(folder)
             yield folder
         except BaseException:
             has_logs = (folder / RAY).exists()
@@ -70,6 +72,20 @@ def check_space(folder: Path) -> None:
     if (free := shutil.disk_usage(folder).free) < NEEDED_BYTES:
         needed = f"{free / 1e6:.0f} MB free, and a server needs {NEEDED_BYTES / 1e6:.0f}"
         raise ScriptError(f"{folder} has {needed}; remove files there, or set {SETTING} to another folder")
+
+
+def check_abilities(folder: Path) -> None:
+    """Raise ScriptError unless a new folder can hold sockets, and programs in it can be run."""
+    remedy = f"set {SETTING} to a folder of another file system, of at most {MAX_PATH} bytes"
+    if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        raise ScriptError(f"{folder.parent} is mounted `noexec`, and the server runs a program in it; {remedy}")
+    probe = folder / "socket"
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(probe))
+        probe.unlink()
+    except OSError as err:
+        raise ScriptError(f"{folder.parent} can't hold sockets ({err.strerror}); {remedy}") from err
 
 
 def check_place(path: Path, setting: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,8 @@ from scripts.serve.haproxy_config import CERTIFICATE, Listening, configuration
 from scripts.serve.pulse import Pulse
 
 CONFIGURATION, LOG = "haproxy.cfg", "haproxy.log"
+# What it logs of a failure, behind its own place in the code.
+ALERT = re.compile(r"^\[ALERT\] +\(\d+\) : (?:\[\S+\] )?(.+)$", re.MULTILINE)
 START_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 0.01
 # How often it is seen whether HAProxy and the replicas behind it stand still, and what a replica is asked for that.
@@ -142,9 +145,14 @@ class HAProxy:
                 return
             except OSError:
                 if self._process.poll() is not None or time.monotonic() > give_up:
-                    log = self._log.read_text(encoding="utf-8", errors="replace")
-                    raise ScriptError(f"HAProxy does not start: {log[-2000:]}") from None
+                    raise ScriptError(f"HAProxy does not start: {self._reason()}") from None
             time.sleep(LOOK_EVERY_S)
+
+    def _reason(self) -> str:
+        """Return the first thing that went wrong at the last start, by HAProxy's log."""
+        log = self._log.read_text(encoding="utf-8", errors="replace").rpartition("haproxy version")[2]
+        found = ALERT.search(log)
+        return found[1] if found else f"see {self._log}"
 
     def _start_again(self) -> None:
         while True:
@@ -187,10 +195,14 @@ class HAProxy:
                     with suppress(OSError):
                         os.kill(still, signal.SIGKILL)
 
-    def finish(self) -> None:
-        """Let a balancer notice, if there is one, accept no more connections, finish requests, and end HAProxy."""
+    def stop_accepting(self) -> None:
+        """Refuse new connections, and end HAProxy once it has answered the requests of the others."""
         self._ending.set()
         self._process.send_signal(signal.SIGUSR1)
+
+    def finish(self) -> None:
+        """Let a balancer notice, if there is one, accept no more connections, finish requests, and end HAProxy."""
+        self.stop_accepting()
         self._watch.join(self._finish_s)
         self.end()
 

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -21,7 +21,6 @@ from deployments.contract import clock
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING, host_address, is_in_cluster
 from deployments.contract.names import INGRESS
-from deployments.entry_points import FEATURES, names
 from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.serve import deploy, machines, resources
@@ -46,7 +45,6 @@ UNHEALTHY, HEALTHY = "UNHEALTHY", "every deployment is healthy again"
 # A start that takes longer prints what it waits for, and again whenever that has changed.
 QUIET_S = 15.0
 # The feature that has something to see at `/`.
-PAGE = "page"
 READY = """Ready. Try:
 
     curl {flags}-H 'Content-Type: image/jpeg' --data-binary @{sample} {url}/classify
@@ -154,7 +152,7 @@ def serve(
 
 
 def check_resources(document: Document) -> resources.Resources | None:
-    """Check that Ray can place every replica of a Serve config; return what it has, or None where machines may join.
+    """Check that Ray can place every replica of a Serve config; return its resources, or None where machines may join.
 
     Raises:
         ConfigurationError: a replica finds no place.
@@ -218,6 +216,8 @@ def running(folder: Path, whole_dashboard: bool, haproxy: HAProxy | None, python
     finally:
         # Should a node hang, every process is ended all the same.
         try:
+            if haproxy is not None:
+                haproxy.stop_accepting()
             if cluster.lost() is None:
                 with suppress(OSError):
                     ServeApi(cluster.dashboard).shut_down(STOP_TIMEOUT_S)
@@ -242,7 +242,7 @@ def greet(
             flags=f"{key}{trust}",
             sample=shipped("tests/cat.jpg"),
             url=url,
-            page=f"Page: {url}/   " if has_page(config) else "",
+            page=f"Page: {url}/   " if has_page(url) else "",
             grpc=grpc,
             models=", ".join(map(str, models)),
             file=file,
@@ -253,11 +253,12 @@ def greet(
     )
 
 
-def has_page(config: Mapping[str, Any]) -> bool:
-    """Tell whether the page is installed, and no application of a Serve config turns it off."""
-    arguments = [each.get("args") or {} for each in config["applications"]]
-    sections = [(args.get("features") or {}).get(PAGE) or args.get(PAGE) or {} for args in arguments]
-    return PAGE in names(FEATURES) and all(each.get("enabled", True) for each in sections)
+def has_page(url: str) -> bool:
+    """Tell whether the server has a page at its root."""
+    try:
+        return send(f"{url}/", timeout_s=5).status == HTTPStatus.OK
+    except OSError:
+        return False
 
 
 def health(url: str) -> Answer:
@@ -266,7 +267,7 @@ def health(url: str) -> Answer:
 
 
 def wait_until_ready(api: ServeApi, cluster: Cluster, logs: Logs, url: str, stop: threading.Event) -> None:
-    """Wait until every member has answered once, and Serve knows it; print every few seconds what is missing.
+    """Wait until every member has answered once, and Serve knows it; print the missing members every few seconds.
 
     Raises:
         ScriptError: the deployment failed, or took longer than `READY_TIMEOUT_S`.

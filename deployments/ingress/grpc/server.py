@@ -15,7 +15,7 @@ from deployments.contract.errors import INTERNAL_HINT, EnsembleError
 from deployments.contract.item import TRACE_ID
 from deployments.ingress.grpc.wire import decoded
 from deployments.ingress.headers import caller, check_once
-from deployments.ingress.protocol import Protocol, Service, merged
+from deployments.ingress.protocol import Protocol, Service
 from deployments.ingress.routes import Answered, Context, Rpc
 from deployments.observe.observer import Call, Trace
 
@@ -44,9 +44,8 @@ class GrpcServer:
         """Set the protocols to serve."""
         self._ingress, self._access, self._headers = service.ingress, service.access, service.headers
         self._max_image_bytes = service.max_image_bytes
-        calls = merged(part.calls(service) for part in service.parts)
         self._methods = {
-            path: Method(calls.get(path), GetMessageClass(each.input_type), GetMessageClass(each.output_type))
+            path: Method(service.calls.get(path), GetMessageClass(each.input_type), GetMessageClass(each.output_type))
             for path, each in methods(service.protocols)
         }
 

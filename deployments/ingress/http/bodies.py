@@ -3,49 +3,30 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from python_multipart.multipart import parse_options_header
-from starlette.datastructures import FormData, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from deployments.contract.caller import Caller
-from deployments.contract.errors import EnsembleError, ImageTooLarge, InvalidParameter, UnsupportedMediaType
+from deployments.contract.errors import ImageTooLarge, InvalidParameter
 from deployments.contract.options import Options
-from deployments.contract.settings import MIB
 from deployments.ingress.admission import AdmissionController
 from deployments.ingress.elements import elements
+from deployments.ingress.http.content_encoding import decoded
 from deployments.ingress.options import DEFAULT
 from deployments.ingress.settings import IngressSettings
 from deployments.ingress.uploads import Upload
 
-# Many clients send "application/octet-stream" for a file of unknown type, and curl declares every body a form.
-IMAGE_TYPES = re.compile("(image/.*|application/(octet-stream|x-www-form-urlencoded))?")
-# What a form may have besides its images: with each image its headers, of which a long file name is the most.
-FORM_OVERHEAD_BYTES, PART_OVERHEAD_BYTES = 64 * 1024, 1024
 # A refused request that sends more than this, and could be sent again at once, waits for its turn.
 LARGE_BYTES = 2**20
-# A text field is no image, and its beginning is enough to say so.
-MOST_OF_FIELD = 4096
-BASE64 = "an image is standard base64 (with + and /), without line breaks"
 T = TypeVar("T")
 # Python reads an integer in a time that grows with the square of its digits: 32 MiB of integers took a second.
 sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)
 # In a request's scope, when all of its body has been read.
 WHOLE = "ensemble.body.whole"
-# zlib's `wbits` for each encoding: the window's size, and 16 more for gzip's header.
-WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-MOST_AT_ONCE = 64 * 1024
-# How many times as large a body may become, or how many bytes where that is more. An image takes five times its bytes
-# until it is refused; these keep that below 8 bytes for each byte sent, and 64 MB.
-MOST_TIMES, FREE_BYTES = 3, 8 * MIB
-NOT_ALL = "the body is not what {} compressed in one piece, all of it and nothing else"
 
 
 class Limit(NamedTuple):
@@ -74,84 +55,9 @@ def of_image(settings: IngressSettings, max_image_bytes: int) -> Limit:
     return Limit(max_image_bytes, "transformer.max_image_bytes")
 
 
-class BoundedParser(MultiPartParser):
-    """Starlette's parser for forms, with limits on the whole body and on each part, which are kept in memory."""
-
-    def __init__(
-        self, request: Request, admission: AdmissionController, limit: Limit, image: Limit, arrival: Upload
-    ) -> None:
-        """Set what bounds the number of parts, and the limits of the body and of an image."""
-        most, content = admission.settings.max_parts, self._pieces(bounded(request, limit, arrival))
-        super().__init__(request.headers, content, max_files=most, max_fields=most, max_part_size=MOST_OF_FIELD)
-        self.spool_max_size, self._most = limit.most, image.most + 1
-        self._admission, self._parts, self._kept, self._is_ended = admission, 0, 0, False
-        # Bytes that have come and are not of a part's content.
-        self._overhead = 0
-
-    async def _pieces(self, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        """Yield a form piece by piece, and check after each piece what the parser goes through byte by byte.
-
-        That is whatever is outside the images, such as blanks behind a boundary, and each boundary within an image.
-
-        Raises:
-            InvalidParameter: there is too much of either.
-        """
-        boundary = parse_options_header(self.headers["content-type"])[1].get(b"boundary", b"")
-        boundaries, most = 0, self._admission.settings.max_parts + 1
-        async for chunk in chunks:
-            for start in range(0, len(chunk), MOST_AT_ONCE):
-                piece = chunk[start : start + MOST_AT_ONCE]
-                self._overhead += len(piece)
-                yield piece
-                # The parser has read this piece by now, and refuses a form of too many parts by itself.
-                if (boundaries := boundaries + piece.count(b"\r\n--" + boundary)) > most:
-                    raise InvalidParameter(f"the form has its boundary more than {most} times; no image may contain it")
-                if self._overhead > FORM_OVERHEAD_BYTES + PART_OVERHEAD_BYTES * self._parts:
-                    raise InvalidParameter(f"the form has {self._overhead} bytes outside its images; send fewer")
-
-    def on_part_begin(self) -> None:
-        """Count a part, whatever it is; raise InvalidParameter if it is one image too many."""
-        super().on_part_begin()
-        self._parts, self._kept = self._parts + 1, 0
-        self._admission.check_count(self._parts)
-
-    def on_part_data(self, data: bytes, start: int, end: int) -> None:
-        """Keep what comes of a part, up to one byte more than an image may have."""
-        self._overhead -= end - start
-        most = MOST_OF_FIELD if self._current_part.file is None else self._most
-        kept = min(end - start, most - self._kept)
-        self._kept += kept
-        super().on_part_data(data, start, start + kept)
-
-    def on_end(self) -> None:
-        """Note that the closing boundary has come."""
-        self._is_ended = True
-
-    async def parse(self) -> FormData:
-        """Parse the form; raise MultiPartException if it is malformed, or was cut off and so lost its last part."""
-        try:
-            form = await super().parse()
-        except MultiPartException as err:
-            if err.__cause__ is None:
-                raise
-            begins = "" if self._parts else "; it begins with its boundary, and nothing may come before that"
-            raise MultiPartException(f"{err.__cause__}{begins}") from err
-        if not self._is_ended:
-            await form.close()
-            raise MultiPartException("it does not end with its boundary")
-        return form
-
-
 def media_type(headers: Mapping[str, str]) -> str:
     """Return the declared content type without its parameters, in small letters; empty if there is none."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def no_image(declared: str) -> UnsupportedMediaType:
-    """Make the error of a declared type other than an image's."""
-    return UnsupportedMediaType(
-        f"{declared!r} is no image; send the file with Content-Type: image/jpeg (or what it is), or without one"
-    )
 
 
 async def bounded(request: Request, limit: Limit, arrival: Upload) -> AsyncGenerator[bytes, None]:
@@ -184,39 +90,6 @@ def declared_bytes(request: Request, limit: Limit = UNLIMITED) -> int:
     if declared > limit.most:
         raise limit.error(f"the request declares {declared} bytes")
     return declared
-
-
-async def decoded(request: Request, encoding: str) -> AsyncGenerator[bytes, None]:
-    """Undo the body's `Content-Encoding`, and yield the body in pieces of at most 64 KiB.
-
-    Raises:
-        UnsupportedMediaType: the encoding is another than gzip or deflate.
-        InvalidParameter: the body is not compressed as it declares, or only a part of it.
-        ImageTooLarge: it becomes too large for its compressed size.
-    """
-    if encoding not in WINDOWS:
-        raise UnsupportedMediaType(f"Content-Encoding {encoding[:40]!r} is not known; send gzip, deflate or none")
-    decoder = zlib.decompressobj(WINDOWS[encoding])
-    came = became = 0
-    try:
-        async for chunk in request.stream():
-            came += len(chunk)
-            rest = chunk
-            # zlib would keep what comes behind the end, and copy all of it with every chunk.
-            if chunk and decoder.eof:
-                raise InvalidParameter(NOT_ALL.format(encoding))
-            while piece := decoder.decompress(rest, MOST_AT_ONCE):
-                if (became := became + len(piece)) > max(FREE_BYTES, MOST_TIMES * came):
-                    raise ImageTooLarge(
-                        f"the body becomes more than {MOST_TIMES} times as large as its compressed size, and more than "
-                        f"{FREE_BYTES} bytes; send it without Content-Encoding, or an image as PNG or JPEG"
-                    )
-                yield piece
-                rest = decoder.unconsumed_tail
-    except zlib.error as err:
-        raise InvalidParameter(f"the body is not compressed by {encoding}: {err}") from err
-    if not decoder.eof or decoder.unused_data:
-        raise InvalidParameter(NOT_ALL.format(encoding))
 
 
 async def document(
@@ -261,14 +134,18 @@ async def document(
     return b"".join(chunks), arrival.began
 
 
-def parsed(body: bytes, model: type[T], hint: str = "") -> T:
-    """Parse a JSON document as a typed model; raise InvalidParameter, with a hint, if it does not fit the model."""
+def parsed(body: bytes, model: type[T], hint: str = "", mend: Callable[[Any], Any] = lambda content: content) -> T:
+    """Parse a JSON document as a typed model, after `mend` has changed what the document contains.
+
+    Raises:
+        InvalidParameter: it does not fit the model; the message has the hint.
+    """
     try:
         # Unlike msgspec's own decoder this one takes a text of half a character, which some clients send as an id.
-        return msgspec.convert(json.loads(body), model)
+        return msgspec.convert(mend(json.loads(body)), model)
     except (ValueError, RecursionError) as err:
-        hints = [err, *filter(None, [hint, BASE64 if "base64" in str(err) else ""])]
-        raise InvalidParameter(f"the body is not the JSON object that is needed: {'; '.join(map(str, hints))}") from err
+        why = f"{err}; {hint}" if hint else str(err)
+        raise InvalidParameter(f"the body is not the JSON object that is needed: {why}") from err
 
 
 def check_elements(chunk: bytes, most: int, before: int = 0) -> int:
@@ -305,52 +182,6 @@ class RawImages:
             if end - begin > self._image.most:
                 raise self._image.error(f"an image has {end - begin} bytes")
         self._begun, self._at = raw[at:], max(0, at - len(raw))
-
-
-async def images(
-    request: Request, admission: AdmissionController, arrival: Upload, max_image_bytes: int
-) -> list[bytes | EnsembleError]:
-    """Read a body's images: one, or a form's; a part that is too large or declares another type gives its error.
-
-    Raises:
-        UnsupportedMediaType: the body declares another type.
-        InvalidParameter: the form is malformed, or has other parts, or too many.
-        ImageTooLarge: it exceeds the limits.
-        Overloaded: it exceeds the limit of bytes in flight.
-    """
-    declared, settings = media_type(request.headers), admission.settings
-    image = of_image(settings, max_image_bytes)
-    if declared != "multipart/form-data":
-        if not IMAGE_TYPES.fullmatch(declared):
-            raise no_image(declared)
-        # A body that came in one piece is not copied.
-        return [b"".join([chunk async for chunk in bounded(request, image, arrival)])]
-    limit = of_request(settings)
-    limit = limit._replace(most=limit.most + FORM_OVERHEAD_BYTES)
-    # Also of a form that is malformed already by its type.
-    declared_bytes(request, limit)
-    try:
-        form = await BoundedParser(request, admission, limit, image, arrival).parse()
-    except (MultiPartException, KeyError, UnicodeError) as err:
-        raise InvalidParameter(f"the form is malformed: {getattr(err, 'message', err)}") from err
-    try:
-        if others := sorted({name for name, _ in form.multi_items() if name != "image"}):
-            raise InvalidParameter(f"the form has a part {others[0]!r}; name every part 'image'")
-        parts = form.getlist("image")
-        if not parts:
-            raise InvalidParameter("the form has no part 'image'")
-        return [await _part(part, image) for part in parts]
-    finally:
-        await form.close()
-
-
-async def _part(part: UploadFile | str, limit: Limit) -> bytes | EnsembleError:
-    if isinstance(part, str):
-        return InvalidParameter("the part 'image' is a text field; send the file itself, with a filename")
-    if not IMAGE_TYPES.fullmatch(declared := media_type(part.headers)):
-        return no_image(declared)
-    content = await part.read()
-    return limit.error("the image has more bytes") if len(content) > limit.most else content
 
 
 def has_large_rest(request: Request) -> bool:

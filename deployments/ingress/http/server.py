@@ -26,7 +26,7 @@ from deployments.ingress.headers import caller, check_host, check_once, check_or
 from deployments.ingress.http import bodies, cors, documents
 from deployments.ingress.pacing import RejectionPacer
 from deployments.ingress.protocol import Protocol, Service, merged
-from deployments.ingress.routes import Route, Routes, plain
+from deployments.ingress.routes import Route, plain
 from deployments.observe.observer import Call, Trace
 
 logger = logging.getLogger("ray.serve")
@@ -52,7 +52,7 @@ class HttpServer:
         self._refusals = RejectionPacer(least=LARGE_PACE, most=MOST_LARGE)
         # The longest beginning first.
         self._protocols = sorted(service.protocols, key=lambda each: len(each.prefix), reverse=True)
-        routes = documented(service)
+        routes = service.routes
         self._patterns = {compile_path(path)[0]: path for path in routes if "{" in path}
         self._routes = merged([routes, documents.routes(routes)])
 
@@ -166,11 +166,6 @@ class HttpServer:
             seconds = error.retry_after_s or self._ingress.settings.retry_after_s
             response.headers["Retry-After"] = str(math.ceil(seconds))
         return response
-
-
-def documented(service: Service) -> Routes:
-    """List the paths of protocols and of features, of which the OpenAPI document has those with a summary."""
-    return merged(part.routes(service) for part in service.parts)
 
 
 def where_metrics_are() -> str:

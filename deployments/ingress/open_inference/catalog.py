@@ -12,7 +12,7 @@ from deployments.ingress.statistics import AllStatistics
 
 
 class Catalog:
-    """The models of an application; each is ready when the application is, but for members that are unloaded."""
+    """The models of an application; each is ready when the application is, but for members that are left out."""
 
     def __init__(self, service: Service) -> None:
         """Set the models to serve."""
@@ -26,7 +26,7 @@ class Catalog:
         """The server's name, version and extensions."""
         service = self._service
         more = [name for protocol in service.protocols for name in protocol.announces(service)]
-        more += [name for extension in service.extensions for name in extension.announces]
+        more += [name for served in service.served for name in served.announces]
         return ServerMetadata(SERVER, release(), [*EXTENSIONS, *more])
 
     def find(self, name: str, version: str = "") -> Model:
@@ -49,12 +49,13 @@ class Catalog:
             self.find(name, version)
         except NotFound:
             return False
-        return name not in self._service.unloaded and self._service.is_ready()
+        return name not in self._service.left_out and self._service.is_ready()
 
     def index(self, ready: bool = False) -> list[IndexEntry]:
         """List every model and whether it is ready, or only the ready ones."""
         unready = "" if self._service.is_ready() else "not every member has answered"
-        reasons = {name: "unloaded" if name in self._service.unloaded else unready for name in self.models}
+        reasons = dict.fromkeys(self.models, unready)
+        reasons |= {name: error.code for name, error in self._service.left_out.items()}
         return [
             IndexEntry(name, version, "UNAVAILABLE" if reasons[name] else "READY", reasons[name])
             for name, model in self.models.items()

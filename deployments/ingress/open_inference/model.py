@@ -248,8 +248,9 @@ def _output(name: str, answers: Sequence[Answer]) -> Tensor:
 def response_parameters(answers: Sequence[Answer], asked: Options) -> dict[str, str]:
     """Return the parts of the answers that the protocol has no tensor for.
 
-    `trace_id`; and as JSON, an element for each image: `missing` where members did not answer, `asked` of a cascade,
-    `cache` of a cache, and `warning` for an odd file. `classifications` has the answers if an option asks for them.
+    `trace_id`; and as JSON, an element for each image: `missing` where members did not answer, `asked` where members
+    are called in turn, `cache` where predictions are kept, and `warning` for an odd file. `classifications` has the
+    answers if an option asks for them.
     """
     each = [answer.classification for answer in answers]
     listed: dict[str, list[Any]] = {}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 from pydantic import Field
 
-from deployments.contract.settings import Schema
+from deployments.contract.sections import Section
 from deployments.ingress.protocol import Report
 from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
 from graph.feature import Feature, Site
@@ -18,13 +18,16 @@ class Counts(msgspec.Struct):
     unsure: int = 0
 
 
-class Unsure(Feature, Interceptor):
+class UnsureSettings(Section):
     """`features: {unsure: {below: 0.5}}`."""
 
-    class Settings(Schema):
-        """Its fields in the YAML file."""
+    below: float = Field(0.5, ge=0, le=1, description="the probability below which an answer is counted")
 
-        below: float = Field(0.5, ge=0, le=1, description="the probability below which an answer is counted")
+
+class Unsure(Feature, Interceptor):
+    """Counts."""
+
+    sections = (UnsureSettings,)
 
     def __init__(self, _config: object, _agreed: object, site: Site) -> None:
         self._below, self._counts = site.settings.below, Counts()

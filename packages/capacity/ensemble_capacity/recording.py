@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import Item
 from deployments.contract.options import NOTHING
-from deployments.contract.settings import Schema
+from deployments.contract.sections import Section
 from deployments.folder_permissions import changeable_by_others, is_private
 from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
 from graph.feature import Feature, Site
@@ -54,26 +54,28 @@ class Recorded(msgspec.Struct, frozen=True, omit_defaults=True):
         return cls(sent.queued_ns / 1e9, image, chosen, label, (ended_ns - sent.queued_ns) / 1e6, error)
 
 
+class RecordingSettings(Section):
+    """The entry in `features`."""
+
+    folder: Path = Field(description="absolute path of a folder that only the server's user can enter")
+    max_mb: int = Field(256, ge=1, description="megabytes, older files included, where a replica stops recording")
+
+    @field_validator("folder")
+    @classmethod
+    def _is_absolute(cls, folder: Path) -> Path:
+        if not folder.is_absolute():
+            raise ValueError(f"{str(folder)!r} is no absolute path")
+        return folder
+
+
 class Recording(Feature, Interceptor):
     """Writes what clients send into a file of this replica, which only the server's user can read."""
 
     of_any_shape = True
-
-    class Settings(Schema):
-        """Its fields in the YAML file."""
-
-        folder: Path = Field(description="absolute path of a folder that only the server's user can enter")
-        max_mb: int = Field(256, ge=1, description="megabytes, older files included, where a replica stops recording")
-
-        @field_validator("folder")
-        @classmethod
-        def _is_absolute(cls, folder: Path) -> Path:
-            if not folder.is_absolute():
-                raise ValueError(f"{str(folder)!r} is no absolute path")
-            return folder
+    sections = (RecordingSettings,)
 
     def __init__(self, _config: object, _agreed: object, site: Site) -> None:
-        assert isinstance(site.settings, Recording.Settings)
+        assert isinstance(site.settings, RecordingSettings)
         folder, self.interceptor = site.settings.folder, self
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not is_private(folder) or changeable_by_others(folder):

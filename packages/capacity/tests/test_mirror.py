@@ -17,9 +17,8 @@ from deployments.contract.item import Item, Note, Step
 from deployments.contract.options import Options
 from deployments.pipeline.pipeline import InFlight
 from ensemble_capacity import mirror
-from ensemble_capacity.recording import MB, Recorded, Recording
+from ensemble_capacity.recording import MB, Recorded, Recording, RecordingSettings
 from graph.config import parse
-from graph.feature import wanted
 from packages.capacity.tests.plan.profiles import application
 from tests.local_servers import HttpServer, Reply
 
@@ -28,7 +27,7 @@ STEP = Step(Note("predict", 1_000_000_000, 1_007_000_000, {}, ("here", 1)))
 
 
 def recording(folder, max_mb=1):
-    settings = Recording.Settings(folder=folder, max_mb=max_mb)
+    settings = RecordingSettings(folder=folder, max_mb=max_mb)
     return Recording(None, None, SimpleNamespace(settings=settings, replica="a"))
 
 
@@ -91,9 +90,8 @@ def test_a_folder_that_others_can_enter_is_refused(folder):
     folder.chmod(0o755)
     with pytest.raises(ConfigurationError, match="chmod 700"):
         recording(folder)
-    config = parse({**application()["args"], "features": {NAME: {"folder": "recorded"}}})
     with pytest.raises(ConfigurationError, match="'recorded' is no absolute path"):
-        wanted(config)
+        parse({**application()["args"], "features": {NAME: {"folder": "recorded"}}})
 
 
 def test_what_is_said_of_two_servers():

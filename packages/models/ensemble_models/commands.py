@@ -9,6 +9,7 @@ COMMANDS = {
         "init": ("ensemble_models.init", "Writes the configuration that serves models of your own."),
         "prepare": ("ensemble_models.prepare.__main__", "Brings a model of any framework into the repository."),
         "quantize": ("ensemble_models.quantize", "Quantizes a model of the repository to int8."),
+        "export": ("ensemble_models.export", "Writes a model with its preprocessing in fields that others read."),
         "labels": ("ensemble_models.labels", "Prints or renames the classes of a model."),
         "calibrate": ("ensemble_models.calibrate", "Fits a temperature that makes probabilities right."),
         "check": ("ensemble_models.check.__main__", "Measures a configuration, models or a server."),

@@ -13,14 +13,14 @@ import click
 
 from deployments.contract.errors import ConfigurationError
 from deployments.repository.errors import ModelError
+from deployments.repository.repository import versions
+from ensemble_models.exporters.folder import MLMODEL, default_name, model_in, models_in
 from ensemble_models.options import FILE, Command, OutputFile, option, repository_option
 from ensemble_models.prepare import __main__ as prepare
 from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.strict_yaml import Document
 
-# In the folder that Keras and TensorFlow export.
-SAVED_MODEL = "saved_model.pb"
 # What several members need to answer without one of them.
 QUORUM = """\
       # One member is enough: the answer names a member that fails or takes over 3 s. Inline members share a process.
@@ -105,7 +105,7 @@ def prepared(member: str, repository: Path, data: Path | None, labels: Path | No
     """
     if not is_file_of_model(member):
         return member
-    name = Path(member).stem
+    name = name_of(member)
     arguments = [member, "--name", name, "--repository", str(repository)]
     for flag, given in (("--data", data), ("--labels", labels)):
         arguments += [] if given is None else [flag, str(given)]
@@ -124,9 +124,15 @@ def prepared(member: str, repository: Path, data: Path | None, labels: Path | No
 
 
 def is_file_of_model(member: str) -> bool:
-    """Check whether a member is a file, or the folder of a SavedModel, and not a name in the repository."""
+    """Check whether a member is a file or a folder with a model, and not a name in the repository."""
     path = Path(member)
-    return path.is_file() or (path / SAVED_MODEL).is_file()
+    is_in_repository = bool(versions(path.parent, path.name))
+    return path.is_file() or (not is_in_repository and ((path / MLMODEL).is_file() or bool(models_in(path))))
+
+
+def name_of(member: str) -> str:
+    """Name the model of a member; see `default_name`."""
+    return default_name(model_in(Path(member))) if is_file_of_model(member) else member
 
 
 def check(file: Path, members: list[str]) -> None:
@@ -134,8 +140,8 @@ def check(file: Path, members: list[str]) -> None:
     if file.exists():
         raise ScriptError(f"{file} is there already; remove it, or name another file")
     if missing := next((each for each in members if "/" in each and not is_file_of_model(each)), None):
-        raise ScriptError(f"{missing} is neither a file nor the folder of a SavedModel")
-    names = [Path(member).stem if is_file_of_model(member) else member for member in members]
+        raise ScriptError(f"{missing} is neither a file nor a folder with a model")
+    names = [name_of(member) for member in members]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ScriptError(f"two members would have the name {twice!r}; prepare one by `ensemble prepare --name`")
 
@@ -152,9 +158,9 @@ def main(file: Path, members: tuple[str, ...], data: Path | None, repository: Pa
     ensemble init my.yaml --members one.onnx two.onnx --data images/     # prepares them first
     ensemble serve my.yaml
 
-    A member that is a file, or the folder of a SavedModel, becomes a model of the repository by `ensemble prepare`;
-    its name is the file's, without the suffix. Every node runs in one process, which is the fastest on one machine.
-    docs/configuration.md has every field.
+    A member that is a file, or a folder with a model, becomes a model of the repository by `ensemble prepare`; its
+    name is the file's without the suffix, or the folder's. Every node runs in one process, which is the fastest on one
+    machine. docs/configuration.md has every field.
     """
     names = list(dict.fromkeys(members))
     check(file, names)

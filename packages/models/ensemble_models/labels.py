@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from deployments.repository.network import class_count, load
-from deployments.repository.repository import LABELS, Model, find, read_labels, versions
+from deployments.repository.repository import LABELS, Model, find, versions
+from ensemble_models.exporters.names import read_names
 from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
 from ensemble_models.writing import write_metadata
 from scripts.errors import ScriptError
@@ -21,7 +22,7 @@ def rename(models: list[Model], file: Path, permute: bool = False) -> None:
         ScriptError: there are more or fewer names than classes, or names change places and `permute` is false.
         ModelError: a model is damaged, or a class has no name.
     """
-    names = read_labels(file)
+    names = read_names(file)
     for model in models:
         # Loading compares the files with their digests, so that those written below are of intact files.
         if len(names) != (count := class_count(load(model))):

@@ -76,7 +76,7 @@ def test_files_are_prepared_or_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
         SystemExit,
-        match=r"error: net\.xml takes uint8 pixels.*these are flags of `ensemble prepare net.xml --name net`",
+        match=r"error: net\.xml: its exporter .*--channel-order.*flags of `ensemble prepare net.xml --name net`",
     ):
         run(monkeypatch, "my.yaml", "--members", "net.xml")
     (tmp_path / "no.onnx").touch()
@@ -95,7 +95,7 @@ def test_what_will_not_do_is_told_before_anything_is_prepared(tmp_path, monkeypa
         (tmp_path / folder / "net.onnx").touch()
     with pytest.raises(SystemExit, match="error: two members would have the name 'net'"):
         run(monkeypatch, "my.yaml", "--members", "one/net.onnx", "two/net.onnx")
-    with pytest.raises(SystemExit, match="error: one/none is neither a file nor the folder of a SavedModel"):
+    with pytest.raises(SystemExit, match="error: one/none is neither a file nor a folder with a model"):
         run(monkeypatch, "my.yaml", "--members", "one/none")
     (tmp_path / "my.yaml").touch()
     with pytest.raises(SystemExit, match=r"error: my\.yaml is there already"):

@@ -13,14 +13,14 @@ import yaml
 from deployments.combiner import Combiner, CombinerSettings
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
-from deployments.pipeline.member_client import Member
+from deployments.pipeline.member_client import Member, QuorumSettings
 from deployments.repository.repository import find, sha256
 from ensemble_features.cascade.flow import Cascade
+from ensemble_features.cascade.settings import CascadeSettings
 from ensemble_models.costs import costs
 from ensemble_models.ensembles import Members
 from ensemble_models.statistics import Interval
 from ensemble_models.tune_cascade import Choice, choose, main, orders, report
-from graph.sections import EnsembleSettings
 from packages.models.tests.tiny import Draw, add, constant
 from scripts.errors import ScriptError
 
@@ -54,16 +54,16 @@ async def test_a_cascade_on_paper_answers_as_the_one_that_serves(gate: float) ->
     members.weights["small"] = gate  # type: ignore[index]
     order, exit_at = ("small", "large", "middle"), (0.7, 0.8)
     walk = members.walk(order, exit_at)
-    asking = EnsembleSettings.model_validate({"cascade": {"order": order, "exit_at": exit_at}})
-    assert asking.cascade is not None
+    asking = CascadeSettings(order=order, exit_at=exit_at)
+    combiner = Combiner(CombinerSettings(), members.weights)
     flow = Cascade(
         {name: Member(Recalls(rows), "pixels") for name, rows in members.scores.items()},  # type: ignore[arg-type]
-        Combiner(CombinerSettings(), members.weights),
+        combiner,
+        QuorumSettings(),
         asking,
-        asking.cascade,
     )
     count = len(members.labels)
-    answer = await flow(Batch({"pixels": np.arange(count)}, (Item(),) * count))  # type: ignore[arg-type]
+    answer = await combiner(await flow(Batch({"pixels": np.arange(count)}, (Item(),) * count)))  # type: ignore[arg-type]
     np.testing.assert_array_equal(answer.payload.argmax(axis=1), walk.answers)
     asked = [item.extras["asked"] for item in answer.items]
     assert walk.stops == tuple(sum(each[-1] == name for each in asked) / count for name in order)
@@ -190,7 +190,7 @@ def test_what_is_printed_is_the_whole_of_what_was_chosen(capsys: pytest.CaptureF
     *_, ensemble, combiner = capsys.readouterr().out.splitlines()
     cascade = {"order": ["gate", "one"], "exit_at": [0.5], "versions": {"gate": 3, "one": 1}}
     assert yaml.safe_load(ensemble) == {"ensemble": {"cascade": cascade}}
-    EnsembleSettings.model_validate(yaml.safe_load(ensemble)["ensemble"])
+    QuorumSettings.model_validate(yaml.safe_load(ensemble)["ensemble"])
     assert yaml.safe_load(combiner) == {"combiner": {"method": "mean", "weights": {"gate": 0, "one": 1}}}
 
 

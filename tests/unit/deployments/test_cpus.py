@@ -40,11 +40,13 @@ def test_a_quota_is_rounded_down_to_at_least_one(quota, expected, folder, cgroup
     assert cpus.available_cpus() == expected
 
 
-@pytest.mark.parametrize(("quota", "expected"), [("-1", 2), ("150000", 1)])
-def test_a_quota_of_the_first_version(quota, expected, cgroups):
-    (cgroups / "cpu").mkdir()
-    (cgroups / "cpu/cpu.cfs_quota_us").write_text(quota + "\n")
-    (cgroups / "cpu/cpu.cfs_period_us").write_text("100000\n")
+@pytest.mark.parametrize("folder", ["cpu", "cpu/docker", "cpu/docker/abc"])
+@pytest.mark.parametrize(("quota", "expected"), [("-1", 2), ("150000", 1), ("50000", 1)])
+def test_a_quota_of_the_first_version(quota, expected, folder, cgroups):
+    (cgroups / "own").write_text("3:cpu,cpuacct:/docker/abc\n2:cpuset:/other\n")
+    (cgroups / folder).mkdir(parents=True)
+    (cgroups / folder / "cpu.cfs_quota_us").write_text(quota + "\n")
+    (cgroups / folder / "cpu.cfs_period_us").write_text("100000\n")
     assert cpus.available_cpus() == expected
 
 

@@ -82,7 +82,7 @@ def test_a_feature_that_is_none_and_one_without_settings_are_told(mine):
     members = [{"name": "one"}]
     with pytest.raises(ConfigurationError, match="features: 'own_code:Other' is no subclass"):
         wanted(parse({"members": members, "features": {"own_code:Other": {}}}))
-    with pytest.raises(ConfigurationError, match=r"features\.receipt: configuration: unknown field 'below'"):
+    with pytest.raises(ConfigurationError, match=r"features\.receipt: unknown field 'below'"):
         wanted(parse({"members": members, "features": {"receipt": {"below": 1}}}))
 
 

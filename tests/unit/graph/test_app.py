@@ -86,7 +86,7 @@ def test_a_canary_is_another_version_of_the_same_pixels(tmp_path):
     store(tmp_path, "a", constant([0.5, 0.5]), classes=("x", "y"))
     store(tmp_path, "a", constant([0.5, 0.5]), version=2, classes=("x", "y"))
     assert isinstance(build(canaried(tmp_path, version=1)), Application)
-    with pytest.raises(ConfigurationError, match=r"'a': canary: version 2 is the member's own; give"):
+    with pytest.raises(ConfigurationError, match=r"members.a.canary: version 2 is the member's own; give"):
         build(canaried(tmp_path))
     store(tmp_path, "a", constant([0.5, 0.5], size=64), version=3, classes=("x", "y"))
     with pytest.raises(ConfigurationError, match="wants other pixels"):

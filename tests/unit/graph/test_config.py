@@ -46,7 +46,7 @@ CONFIGS = [ROOT / "serve_config.yaml", *(f for f in (ROOT / "configs").glob("*.y
         ({"members": [{"name": "a", "canary": {"version": "two", "share": 0.1}}]}, "a canary: version"),
         ({"members": [{"name": "a"}, {"name": "s", "role": "shadow"}]}, "a shadow needs one"),
         ({"members": [{"name": "a"}, {"name": "s", "share": 0.1}]}, "they belong to a shadow"),
-        ({"members": [{"name": "s", "role": "shadow", "share": 0.1}]}, "all are shadows"),
+        ({"members": [{"name": "s", "role": "shadow", "share": 0.1}]}, "none has a say"),
         ({"members": [*MEMBERS, {**SHADOW, "weight": 1}]}, "a shadow has no say"),
         ({"members": [*MEMBERS, {**SHADOW, "canary": CANARY}]}, "a shadow has no say"),
         ({"members": [*MEMBERS, {**SHADOW, "replaces": "c"}]}, "replaces: no member 'c'"),
@@ -126,7 +126,7 @@ def test_a_cascade_names_each_member_once_and_has_a_threshold_for_each_but_the_l
     parse(cascade())
     for order, exit_at, told in [
         (["a"], [], "at least 2"),
-        (["a", "c"], [0.7], r"must name each member once: \['a', 'b'\]"),
+        (["a", "c"], [0.7], r"must name each member once; the members are \['a', 'b'\]"),
         (["a", "a"], [0.7], "must name each member once"),
         (["a", "b"], [], "exit_at needs 1 thresholds"),
         (["a", "b"], [1.2], r"exit_at\.0"),
@@ -159,5 +159,5 @@ def test_a_remote_member_may_have_a_canary_of_a_version_as_its_server_has_it():
         "url": "http://127.0.0.1:1",
         "canary": {"version": "v3", "share": 0.1},
     }
-    canary = parse({"members": [{**member, "version": "v2", "labels": ["x", "y"]}]}).canaries["r"]
+    canary = parse({"members": [{**member, "version": "v2", "labels": ["x", "y"]}]}).nodes[1]
     assert (canary.name, canary.model, canary.version, canary.url) == ("r-canary", "r", "v3", member["url"])

@@ -22,24 +22,23 @@ from deployments.contract.item import Item
 from deployments.contract.member import MemberConfig, MemberInterface
 from deployments.contract.options import Options
 from deployments.contract.preprocessing import Preprocessing
-from deployments.contract.rollout import ShadowSettings
-from deployments.entry_points import MEMBERS, find_class, names
+from deployments.contract.sections import Section, owner
+from deployments.entry_points import FEATURES, MEMBERS, find_class, names
 from deployments.ingress.keys import digest
 from deployments.ingress.listeners.slot import APPLICATION, FUNCTIONS
 from deployments.members.versioned import VersionSettings
 from deployments.pipeline.member_client import Member, Members
-from ensemble_features.cache.stores import CacheSettings, open_store
+from ensemble_features.cache.stores import open_store
 from ensemble_features.cascade.feature import Cascading
 from ensemble_features.cascade.flow import LoadState
-from ensemble_features.feedback.store import FeedbackSettings
-from ensemble_features.page.feature import PageSettings
+from ensemble_features.loading.settings import LoadingSettings
+from ensemble_features.shadow.settings import ShadowSettings
 from ensemble_interop.remote.client import CallError
 from ensemble_interop.remote.tensors import TensorSettings, bind, convert_pixels
 from graph import rules
 from graph.app import build
 from graph.config import EnsembleConfig, parse
 from graph.placement import pinning
-from graph.sections import LoadingSettings
 from graph.signature import resolve_signatures
 from packages.plugins.features.tests.cascade.test_load import waited
 from scripts.configuration import check, doubts, why_serve
@@ -221,7 +220,7 @@ def audited(look):
     """What an audit makes of early exits of which all members answer half differently."""
 
     async def see(client):
-        [audit] = [each._audit for each in client.replica._features if isinstance(each, Cascading)]
+        [audit] = [each._audit for each in client.replica._service.features if isinstance(each, Cascading)]
         for number in range(100):
             audit.note(0, 0.8, number % 2 == 0)
         return look(audit)
@@ -357,6 +356,8 @@ SERVED = {
     "MemberConfig": {
         "name": (one(name="uno", model="one"), sends()),
         "weight": (two({"weight": 9}), sends(), two()),
+    },
+    "ShadowSection": {
         "role": (two() | {"members": [ONE, SHADOW]}, sends(), two()),
         "share": ({"members": [ONE, {**SHADOW, "share": 0}]}, shadowed, {"members": [ONE, SHADOW]}),
         "replaces": ({"members": [ONE, {**SHADOW, "replaces": "one"}]}, shadowed, {"members": [ONE, SHADOW]}),
@@ -388,6 +389,7 @@ SERVED = {
             ("max_queue_ms", {"share": 1, "max_queue_ms": 100}, SLOW_SHADOW),
         )
     },
+    "OperatorsSection": {"operators": ({"access": {"operators": "anyone"}}, asks("/v2"))},
     "QuorumSettings": {
         "quorum": ({"ensemble": {"quorum": 1}}, sends(), {"members": [ONE, {**ONE, "name": "nothing"}]})
     },
@@ -463,7 +465,6 @@ SERVED = {
     },
     "AccessConfig": {
         "keys": (keyed, sends()),
-        "operators": ({"access": {"operators": "anyone"}}, asks("/v2")),
     },
     "PageSettings": {
         "enabled": ({"page": {"enabled": False}}, asks("/")),
@@ -564,7 +565,7 @@ def called(args):
 
 def kept_in(args):
     """The store of the cache."""
-    return open_store(CacheSettings.model_validate(parse(args).features["cache"]))
+    return open_store(parse(args).features["cache"])
 
 
 def stored(args):
@@ -575,7 +576,7 @@ def stored(args):
 
 def shed(args):
     """When the thresholds for load hold as images wait longer and shorter, and what they let through."""
-    load, seen = LoadState(parse(args).ensemble.under_load), []
+    load, seen = LoadState(parse(args).ensemble.field("under_load")), []
     for ms in (10, 30, 60, 150, 60, 30, 10):
         load.see(waited(ms))
         seen.append(load.is_on)
@@ -724,6 +725,8 @@ def fields(schema):
     """Every field below a schema that is no section itself, by the class that declares it."""
     for name, field in schema.model_fields.items():
         below = [*schemas(field.annotation), *(found for each in field.metadata for found in schemas(each))]
+        # An entry of `features` has the schema of its feature.
+        below = [each for each in below if each is not Section]
         for each in below:
             yield from fields(each)
         if not below:
@@ -737,8 +740,8 @@ def listed_in(table):
 
 def test_every_field_has_an_entry_and_every_entry_a_field():
     kinds = [find_class(MEMBERS, name, MemberConfig) for name in names(MEMBERS)]
-    others = (ShadowSettings, CacheSettings, FeedbackSettings, PageSettings, VersionSettings, LoadingSettings)
-    roots = (EnsembleConfig, *kinds, *others)
+    sections = [section for name in names(FEATURES) for section in owner(name).sections]
+    roots = (EnsembleConfig, *kinds, *sections, ShadowSettings, VersionSettings, LoadingSettings)
     known = {field for root in roots for field in fields(root)} - {("MemberConfig", "kind")}
     entries = [*listed_in(SERVED), *listed_in(MADE), *listed_in(ELSEWHERE)]
     assert set(entries) == known
@@ -980,10 +983,3 @@ def test_a_user_config_for_what_clients_have_loaded_is_checked_like_the_rest(roo
     for change, is_right in (({"unloaded": ["one"], "loaded": {"one": 2}}, True), ({"unload": ["one"]}, False)):
         found = told(root, args, None, {"deployments": [{**INGRESS, "user_config": {"loading": change}}]})
         assert (not found) == is_right, found
-
-
-def test_a_user_config_for_a_feature_of_another_package_is_left_to_the_feature(root):
-    change = {"deployments": [{**INGRESS, "user_config": {"mine": {"word": "hello"}}}]}
-    assert "unknown field 'mine'" in "".join(told(root, {}, None, change))
-    feature = {"features": {"graph.feature:Feature": {}}}
-    assert not told(root, feature, None, change)

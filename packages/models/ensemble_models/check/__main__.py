@@ -8,6 +8,9 @@ from typing import Any
 
 import click
 
+from deployments.contract.preprocessing import Preprocessing
+from deployments.repository.network import load
+from deployments.repository.repository import find
 from ensemble_models.check import measure, served
 from ensemble_models.check.report import plot, table
 from ensemble_models.dataset import Dataset, sample
@@ -25,6 +28,8 @@ from ensemble_models.options import (
     option,
     write_files,
 )
+from ensemble_models.prediction import of_configuration, of_models
+from ensemble_models.reference import Reference, compare
 from ensemble_models.subsets import Limits
 from scripts import configuration
 from scripts.errors import ScriptError
@@ -57,8 +62,36 @@ def measured(args: SimpleNamespace) -> measure.Results:
     return results._replace(sentences=[*configuration.doubts(config, agreed), *results.sentences])
 
 
+def compare_with(args: SimpleNamespace) -> None:
+    """Compare models with the answers of a reference; see `reference.compare`.
+
+    Raises:
+        ScriptError: none of the models was prepared, or the reference is of other classes or images.
+    """
+    if args.members or args.repository:
+        repository = args.repository or default_repository()
+        candidates = of_models([find(repository, name) for name in args.members or measure.model_names(repository)])
+    else:
+        [application] = configuration.ours(configuration.read(args.config or shipped("serve_config.yaml")))
+        candidates = [each for each in of_configuration(*configuration.check(application)) if each.is_served]
+    for candidate in candidates:
+        model, wanted = candidate.model, candidate.wanted
+        if (
+            model is None
+            or model.labels is None
+            or model.path.suffix != ".xml"
+            or not isinstance(wanted, Preprocessing)
+        ):
+            print(f"{candidate.name}: not compared, because `ensemble prepare` did not write it")
+            continue
+        print(f"{candidate.name}, version {model.version}:")
+        compare(Reference.read(args.reference, model.labels, args.data), load(model), wanted, model.labels)
+
+
 def refuse_contradictions(args: SimpleNamespace) -> None:
     """Raise UsageError for options that are not for each other."""
+    if args.reference and args.url:
+        raise click.UsageError("--reference is for models, not for --url")
     if args.url and (args.members or args.method):
         raise click.UsageError("--members and --method are the server's with --url")
     if args.url and (args.write or args.max_cost or args.min_top1):
@@ -90,6 +123,7 @@ def refuse_contradictions(args: SimpleNamespace) -> None:
     help=f"Repository of --members; default: ${VARIABLE}, else ./models; alone: measure all models in it.",
 )
 @option("--method", type=MethodName(), help="How the ensembles combine members.")
+@option("--reference", type=FILE, help="Compare with a CSV of another program's answers (file, label).")
 @option("--url", help="Measure this server instead of CONFIG, as http://127.0.0.1:8000.")
 @option("--connections", type=POSITIVE, help=f"Requests in flight, with --url; default: {AT_ONCE}.")
 @option("--max-cost", type=Number(), metavar="MS", help="The most CPU time per image of the advised members.")
@@ -115,12 +149,17 @@ def main(**given: Any) -> None:
     time per image. The advised subset is the cheapest one that these images do not show to be worse than the best;
     other images judge it, by cross-validation. --write writes a configuration of it.
 
+    With --reference it compares each member with the answers of the program that trained it (docs/parity.md), shows the
+    images that differ most, and tries the usual reasons.
+
     With --members it measures models of a repository, and their ensembles with equal weights; with --url what a
     running server answers. Top-1 is in percent, with its 95 % interval; ECE is the expected calibration error, in
     percent: how far the probabilities of answers are from the share of right answers.
     """
     args = SimpleNamespace(**given)
     refuse_contradictions(args)
+    if args.reference is not None:
+        return compare_with(args)
     found = measured(args)
     shown, records = [table(found.scores, found.sentences)], list[Any](found.scores)
     if found.choice is not None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -29,9 +29,11 @@ from ensemble_models.prediction import Candidate, measured_predictions, of_confi
 from ensemble_models.statistics import Interval, Truth, hits
 from ensemble_models.subsets import Panel
 from graph.config import EnsembleConfig
-from graph.sections import CascadeSettings
 from graph.signature import EnsembleSignature
 from scripts.errors import ScriptError
+
+if TYPE_CHECKING:
+    from ensemble_features.cascade.settings import CascadeSettings
 
 MOST_CONFUSIONS, MOST_IMAGES = 5, 5
 # Images whose headers are read.
@@ -131,9 +133,7 @@ def repository(root: Path, names: Sequence[str], dataset: Dataset, method: Metho
         ScriptError: there are no models, or classes of the dataset or of two models differ.
         ModelError: a model is unknown or damaged.
     """
-    if not names and not root.is_dir():
-        raise ScriptError(f"there is no folder {root.absolute()}; name the models' by --repository")
-    names = names or sorted(entry.name for entry in root.iterdir() if versions(root, entry.name))
+    names = names or model_names(root)
     # Of a model that isn't there, `find` says which there are.
     models = [
         find(root, name, version) for name in names for version in versions(root, name) or [find(root, name).version]
@@ -142,6 +142,13 @@ def repository(root: Path, names: Sequence[str], dataset: Dataset, method: Metho
         raise ScriptError(f"{root} holds no models; make one with ensemble prepare")
     truth_of(models, dataset)
     return measured(of_models(models), dataset, models[0].labels or (), dict.fromkeys(names, 1.0), method)
+
+
+def model_names(root: Path) -> list[str]:
+    """List the models of a repository; raises ScriptError if there is no such folder."""
+    if not root.is_dir():
+        raise ScriptError(f"there is no folder {root.absolute()}; name the models' by --repository")
+    return sorted(entry.name for entry in root.iterdir() if versions(root, entry.name))
 
 
 def served(
@@ -157,7 +164,7 @@ def served(
         ConfigurationError: a member can't run.
     """
     weights = {name: (config.combiner.weights or config.weights).get(name, 0.0) for name in config.weights}
-    together = agreed.labels, weights, method or config.combiner.method, config.ensemble.cascade
+    together = agreed.labels, weights, method or config.combiner.method, config.ensemble.field("cascade")
     found = measured(of_configuration(config, agreed), dataset, *together)
     return found._replace(sentences=[*sizes(config, agreed, dataset), *found.sentences])
 

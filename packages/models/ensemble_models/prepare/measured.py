@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
+from msgspec.structs import replace as replace_fields
 
 from deployments.contract.preprocessing import Preprocessing
 from deployments.repository.errors import ModelError
@@ -150,6 +151,15 @@ class Measured:
             way, sharp = trials.choose_resizing(self._trial, normalization, trials.interpolations(way), first)
             why = f"{why}; {way.interpolation}: {sharp}"
         return way, why
+
+    def doubt_resizing(self) -> str:
+        """Say which usual way to resize is clearly better than the given one; empty if there is none."""
+        given = self._ways[0]
+        usual = trials.ways(replace_fields(given, resize="crop"), self._images.encoded)
+        tried = [given, *(way for way in usual if way != given)]
+        chosen = self._chosen
+        way, why = trials.choose_resizing(self._trial, chosen.normalization, tried, chosen.outputs)
+        return "" if way == given else f"; but {way.key} is {why}, which --resize and --crop-ratio take"
 
     def level(self, way: Preprocessing) -> tuple[dict[str, Any], list[str]]:
         """Measure top-1 by the decided way on all images; return it for the metadata, and sentences that compare it.

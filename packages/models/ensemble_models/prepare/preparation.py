@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,16 +14,24 @@ from deployments.contract.preprocessing import Preprocessing, Size
 from deployments.repository.heads import Head
 from deployments.repository.layout import layout_of
 from deployments.repository.network import class_count
-from deployments.repository.repository import read_labels
 from ensemble_models.baking import Color, bake, check_ends, static_size
 from ensemble_models.dataset import Dataset, decode_all
+from ensemble_models.exporters.names import fitting, read_names
 from ensemble_models.prediction import head_of
 from ensemble_models.prepare import trials
 from ensemble_models.prepare.measured import Images, Measured
 from ensemble_models.prepare.source import CROP_RATIO, WHITE, Normalization, Source
+from ensemble_models.reference import Reference, compare
 from ensemble_models.writing import input_metadata
 from scripts.errors import ScriptError
 
+# The options that say a fact which an exporter leaves open, where they have another name.
+FLAGS = {
+    "order": ("channel_order",),
+    "mean": ("mean", "normalize"),
+    "std": ("std", "normalize"),
+    "resize": ("resize", "crop_ratio"),
+}
 # Pixels from 0 to 255 as they are.
 PLAIN = Normalization("BGR", (0.0,) * 3, (1 / WHITE,) * 3)
 # Images by whose scores the head is recognized.
@@ -48,6 +58,7 @@ class Preparation:
             ScriptError: a flag is missing or doesn't fit the model.
         """
         self._source, self._args = source, args
+        self._check_open()
         check_ends(source.network)
         shape = source.network.input(0).get_partial_shape()
         self._layout = layout_of(shape, args.layout or source.layout)
@@ -70,14 +81,24 @@ class Preparation:
             self._labels, named = self._measured.labels, f"{named}{self._measured.order}"
         shown = ", ".join((self._labels or ())[:3]) + (", ..." if len(self._labels or ()) > 3 else "")
         self.reasons = [
-            f"size: {size[0]} x {size[1]} pixels, {'by --size' if args.size else 'as the model fixes it'}",
-            f"layout: {self._layout}, {'by --layout' if args.layout else f'by its input {shape}'}",
+            f"size: {size[0]} x {size[1]} pixels, {self._by('size', args.size, 'as the model fixes it')}",
+            f"layout: {self._layout}, {self._by('layout', args.layout, f'by its input {shape}')}",
             f"channels and normalization: {self._normalization.flags}, {normalized}",
             f"resizing: {self._resizing.key}, {resized}",
             f"classes: {self._classes}, {shown}{', ' if shown else ''}{named}",
             f"head: {self._head}, {by_head}: {HEADS_DO[self._head]}",
             *compared,
         ]
+
+    def compare(self, file: Path, folder: Path) -> None:
+        """Compare with the answers of a reference; see `reference.compare`.
+
+        Raises:
+            ScriptError: another way agrees clearly better, or the answers are others.
+        """
+        if self._labels is None:
+            raise ScriptError("--reference needs the names of the classes: pass --labels")
+        compare(Reference.read(file, self._labels, folder), self.baked(), self._resizing, self._labels).check()
 
     def baked(self, normalization: Normalization | None = None, **other: Any) -> ov.Model:
         """Make the network with the ensemble's signature, with the decided normalization or another one inside."""
@@ -103,6 +124,19 @@ class Preparation:
         plain = self.baked(Normalization.usual("RGB", "unit"), head=None)
         return head_of(plain, self._size, few), f"by its scores of noise{'' if few is None else ' and images'}"
 
+    def _by(self, fact: str, flag: object, otherwise: str) -> str:
+        """Name the origin of a fact: an option, the place where an exporter states it, or another one."""
+        return "by the flags" if flag else f"by {self._source.where[fact]}" if fact in self._source.where else otherwise
+
+    def _check_open(self) -> None:
+        """Raise ScriptError for a fact that its exporter leaves open and neither options nor images decide."""
+        for fact, sentence in self._source.open.items():
+            flags = FLAGS.get(fact, (fact,))
+            by_images = self._args.data is not None and fact not in {"labels", "head", "size", "layout"}
+            if not by_images and not any(getattr(self._args, flag, None) for flag in flags):
+                options = " or ".join(f"--{flag.replace('_', '-')}" for flag in flags)
+                raise ScriptError(f"{self._args.source}: {sentence}; say it by {options}")
+
     def metadata(self) -> dict[str, Any]:
         """Make the content of `metadata.json`."""
         usual, wanted = Preprocessing(self._size), self._resizing
@@ -121,21 +155,26 @@ class Preparation:
                 "std": list(self._normalization.std),
                 "channel_order": self._normalization.order,
                 "layout": self._layout,
+                **({"stated": dict(self._source.where)} if self._source.where else {}),
                 "head": self._head,
                 "openvino": ov.__version__,
             },
         }
 
     def _decide_labels(self) -> tuple[Sequence[str] | None, str]:
-        labels, where = self._source.labels, "the weights"
+        labels, where = self._source.labels, self._source.where.get("labels", "the weights")
         if self._args.labels:
-            labels, where = read_labels(self._args.labels), str(self._args.labels)
+            labels, where = read_names(self._args.labels), str(self._args.labels)
         if labels is None:
             if self._args.data:
                 return None, f"named by the folders of {self._args.data}"
             return None, "without names: those of the members that it is served with are taken; --labels gives its own"
+        labels = fitting(labels, self._classes)
         if len(labels) != self._classes:
-            raise ScriptError(f"the model has {self._classes} classes, but there are {len(labels)} labels")
+            raise ScriptError(
+                f"the model has {self._classes} classes, but there are {len(labels)} labels in {where}; name another "
+                "file by --labels"
+            )
         return labels, f"named by {where}"
 
     def _usable(self, images: Images | None) -> tuple[Measured | None, str]:
@@ -154,7 +193,8 @@ class Preparation:
 
     def _decide_normalization(self) -> tuple[Normalization, str]:
         given = self._given_normalization()
-        by = "as the weights were trained" if given == self._source.normalization else "by the flags"
+        is_own = given is not None and given == self._source.normalization
+        by = self._by("mean", not is_own, "as the weights were trained")
         if self._measured is None:
             if given is not None:
                 return given, f"{by}; not measured: {self._unusable}"
@@ -168,6 +208,8 @@ class Preparation:
     def _given_normalization(self) -> Normalization | None:
         """Read the normalization from flags and weights; None if a part of it is missing."""
         own, args = self._source.normalization, self._args
+        if own is not None and "order" in self._source.open:
+            own = replace(own, order=args.channel_order) if args.channel_order else None
         order: Color | None = args.channel_order or (own.order if own is not None else None)
         if (args.mean or args.std) and (args.normalize or order is None):
             raise ScriptError("pass --mean and --std in the order that --channel-order names, and without --normalize")
@@ -188,26 +230,28 @@ class Preparation:
     def _given_resizing(self) -> Preprocessing:
         """Read the resizing from flags and weights, with defaults for the rest."""
         args = self._args
-        ratio = args.crop_ratio or self._source.crop_ratio or CROP_RATIO
+        resize = args.resize or self._source.resize or "crop"
+        ratio = args.crop_ratio or self._source.crop_ratio or (CROP_RATIO if resize == "crop" else 1.0)
         # Three models of timm, such as volo_d5_512, whose images get a frame.
         if ratio > 1:
             raise ScriptError(f"{args.source} was measured on crops of {ratio:g} of an image; pass --crop-ratio 1")
         return Preprocessing(
             self._size,
             ratio,
-            args.resize or self._source.resize or "crop",
-            args.interpolation or "area",
-            tuple(args.border or (0, 0, 0)),
+            resize,
+            args.interpolation or self._source.interpolation or "area",
+            tuple(args.border or self._source.border or (0, 0, 0)),
         )
 
     def _is_resizing_given(self) -> bool:
-        return bool(self._args.crop_ratio or self._args.resize or self._source.crop_ratio is not None)
+        by_flags = self._args.crop_ratio or self._args.resize
+        return bool(by_flags or self._source.resize or self._source.crop_ratio is not None)
 
     def _decide_resizing(self) -> str:
-        if self._args.crop_ratio or self._args.resize:
-            return "by the flags"
-        if self._source.crop_ratio is not None:
-            return "as the weights were measured"
+        if self._is_resizing_given():
+            is_by_flags = bool(self._args.crop_ratio or self._args.resize)
+            doubt = "" if is_by_flags or self._measured is None else self._measured.doubt_resizing()
+            return self._by("resize", is_by_flags, "as the weights were measured") + doubt
         if self._measured is None:
             return f"as for ImageNet; not measured: {self._unusable} (--resize and --crop-ratio say it)"
         self._resizing, reason = self._measured.resize()

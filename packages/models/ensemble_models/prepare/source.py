@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openvino as ov
 
-from deployments.contract.preprocessing import Resize
+from deployments.contract.preprocessing import Color as Border
+from deployments.contract.preprocessing import Interpolation, Resize
 from deployments.repository.errors import ModelError
 from deployments.repository.layout import Layout
 from deployments.repository.repository import sha256
 from ensemble_models.baking import Color
+from ensemble_models.exporters.facts import Stated
+from ensemble_models.exporters.folder import model_in, stated
 
 WHITE = 255
 # By the name that --normalize has for it: mean and standard deviation of pixels scaled to 0 to 1, red first.
@@ -30,6 +35,7 @@ ORDERS: tuple[Color, ...] = ("RGB", "BGR")
 READABLE = (".onnx", ".tflite", ".pdmodel", ".xml", ".pb")
 # The share of the shorter side that ImageNet's evaluation keeps: 224 of 256 pixels.
 CROP_RATIO = 0.875
+UNSAID = "its exporter does not say in which order the model takes the colours"
 # What to do about files that OpenVINO can't read, by their suffix.
 ADVICE = {
     ".json": "if it is PaddlePaddle's, save it with FLAGS_enable_pir_api=0 in the environment, which makes a .pdmodel",
@@ -64,6 +70,14 @@ class Normalization:
         mean, std = USUAL[name]
         step = 1 if order == "RGB" else -1
         return cls(order, mean[::step], std[::step], name)
+
+    @classmethod
+    def named(cls, order: Color, mean: tuple[float, ...], std: tuple[float, ...]) -> Normalization:
+        """Make a normalization, with the name of a usual one if it is one."""
+        for each in usual(order):
+            if np.allclose((each.mean, each.std), (mean, std), rtol=1e-4, atol=1e-6):
+                return each
+        return cls(order, mean, std)
 
     @property
     def values(self) -> str:
@@ -101,7 +115,11 @@ class Source:
         labels: the class names.
         size: height and width, pixels.
         crop_ratio: the share of the shorter side that the evaluation crop keeps.
+        interpolation: the filter of its training.
+        border: the colour beside a letterboxed image.
         normalization: the normalization of its training.
+        where: by a fact's name, the place that states it; see `Fact`.
+        open: by a fact's name, a sentence on why only an option or images can decide it.
     """
 
     network: ov.Model
@@ -112,21 +130,31 @@ class Source:
     resize: Resize | None = None
     normalization: Normalization | None = None
     layout: Layout | None = None
+    interpolation: Interpolation | None = None
+    border: Border | None = None
+    where: Mapping[str, str] = field(default_factory=dict)
+    open: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def takes_bytes(self) -> bool:
-        """Whether it takes pixels from 0 to 255 as whole numbers, so that it seems to normalize by itself."""
-        return bool(self.network.inputs) and self.network.input(0).get_element_type() in {ov.Type.u8, ov.Type.i8}
+    @classmethod
+    def described(cls, network: ov.Model, origin: dict[str, Any], said: Stated) -> Source:
+        """Make a source of a network and of the facts that exporters state about it."""
+        values = dict(said.values)
+        order, mean, std = (values.pop(name, None) for name in ("order", "mean", "std"))
+        # Without an order mean and std hold in the model's own, which images or an option name.
+        normalization = Normalization.named(order or "RGB", mean, std) if mean and std else None
+        open_facts = dict(said.open) | ({} if order or not normalization else {"order": said.open.get("order", UNSAID)})
+        return cls(network, origin, normalization=normalization, where=said.where, open=open_facts, **values)
 
 
-def read(path: Path) -> Source:
-    """Read the network of a file or folder that OpenVINO reads.
+def read(given: Path) -> Source:
+    """Read the network of a file or folder that OpenVINO reads, and what its exporter wrote about it.
 
     Raises:
         ModelError: it can't be read; the message says what to do instead.
     """
-    if not path.exists():
-        raise ModelError(f"there is no {path}")
+    if not given.exists():
+        raise ModelError(f"there is no {given}")
+    path = model_in(given)
     if path.suffix in ADVICE:
         raise ModelError(f"{path} is not read: {ADVICE[path.suffix]}")
     try:
@@ -135,4 +163,4 @@ def read(path: Path) -> Source:
     except Exception as err:
         raise ModelError(f"OpenVINO can't read {path}; it reads {', '.join(READABLE)}, SavedModel: {err}") from err
     digest = {"sha256": sha256(path)} if path.is_file() else {}
-    return Source(network, {"file": path.name, **digest})
+    return Source.described(network, {"file": path.name, **digest}, stated(path, network))

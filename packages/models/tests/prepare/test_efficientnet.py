@@ -20,7 +20,6 @@ from ensemble_models.prepare import __main__ as prepare
 from ensemble_models.prepare import efficientnet
 from ensemble_models.prepare.efficientnet import Array, read_weights
 from packages.models.tests.tiny import call
-from scripts.errors import ScriptError
 
 
 class Global:
@@ -103,8 +102,8 @@ def test_prepare_needs_no_more_than_the_name(tmp_path: Path, name: str) -> None:
     assert model.metadata["source"]["licence"] == "Apache-2.0"
 
 
-def test_other_sources_need_a_name(tmp_path: Path) -> None:
-    with pytest.raises(ScriptError, match="--name"):
+def test_another_source_is_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"there is no model\.onnx"):
         call(prepare.main, "model.onnx", "--repository", tmp_path)
 
 

@@ -13,7 +13,6 @@ from deployments.contract.cpu_accounting import METER, CpuMeasurement
 from deployments.contract.item import Item, Note
 from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
 from graph.feature import Feature
-from graph.schema import EnsembleConfig
 
 INGRESS = "ingress"
 # The note of a member on another server has this; its CPU time is that of calling the server.
@@ -94,13 +93,8 @@ class Receipts(Feature):
     """Adds receipts to answers; the ingress' entry gets all time of its process that belongs to no node."""
 
     order = 70
-    of_any_shape = True
+    always = of_any_shape = True
 
     def __init__(self, *_: object) -> None:
         METER.keeps_rest = True
         self.interceptor = ReceiptInterceptor()
-
-    @classmethod
-    def wanted(cls, _: EnsembleConfig) -> bool:
-        """Take part in every application."""
-        return True

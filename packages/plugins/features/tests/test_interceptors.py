@@ -8,9 +8,9 @@ from deployments.contract.batch import Batch
 from deployments.contract.caller import Caller
 from deployments.contract.errors import InvalidImage
 from deployments.contract.item import Item, MemberPrediction
-from deployments.contract.rollout import CanaryConfig
 from deployments.pipeline.pipeline import Intercepted
 from ensemble_features.canary.feature import Drawing, counters
+from ensemble_features.canary.settings import CanaryConfig
 from ensemble_features.canary.trial import Trial
 from ensemble_features.record import PixelTap, ShadowInterceptor, Trials
 from packages.plugins.features.tests.shadow.test_shadow import Breaks, Names, over, shadow, waiting

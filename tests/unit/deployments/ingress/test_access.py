@@ -1,8 +1,9 @@
 import pytest
 
-from deployments.contract.errors import RateLimited, Unauthenticated
+from deployments.contract.errors import ConfigurationError, RateLimited, Unauthenticated
 from deployments.ingress.access import Access, AccessConfig
 from deployments.ingress.keys import digest
+from graph.config import parse
 from tests.unit.deployments.ingress.clock import Clock
 
 
@@ -86,10 +87,14 @@ def test_a_path_is_whole_and_looked_at(tmp_path, monkeypatch):
 def test_operators_are_names_of_keys_or_anyone_where_there_are_none(tmp_path):
     file = tmp_path / "keys"
     file.write_text(f"ops {digest('a').hex()}\n")
-    assert AccessConfig().operators == ()
-    assert AccessConfig(operators="anyone").operators == "anyone"
-    assert AccessConfig(keys=file, operators=["ops"]).operators == ("ops",)
-    with pytest.raises(ValueError, match="operators: anyone, but there are keys; list the names"):
-        AccessConfig(keys=file, operators="anyone")
-    with pytest.raises(ValueError, match="operators: names of keys need `keys`"):
-        AccessConfig(operators=["ops"])
+
+    def operators(**access):
+        return parse({"members": [{"name": "one"}], "access": access}).access.field("operators")
+
+    assert operators() is None
+    assert operators(operators="anyone") == "anyone"
+    assert operators(keys=file, operators=["ops"]) == ("ops",)
+    with pytest.raises(ConfigurationError, match="operators: anyone, but there are keys; list the names"):
+        operators(keys=file, operators="anyone")
+    with pytest.raises(ConfigurationError, match="operators: names of keys need `keys`"):
+        operators(operators=["ops"])

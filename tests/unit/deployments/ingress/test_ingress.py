@@ -370,7 +370,8 @@ async def test_what_the_graph_knows_is_answered_while_every_pass_is_taken_by_wha
             return await super().__call__(batch)
 
     settings = IngressSettings(max_concurrent_batches=1)
-    door = Ingress.of_images(Remembers(), settings, 5, OBSERVER, lambda image, _: image == b"known")
+    door = Ingress.of_images(Remembers(), settings, 5, OBSERVER)
+    door.queue.knows = lambda image, _: image == b"known"
     waits = asyncio.create_task(door.classify([b"new", b"known"]))
     for _ in range(3):
         assert [label(each) for each in await asyncio.wait_for(door.classify([b"known"]), 5)] == ["known"]

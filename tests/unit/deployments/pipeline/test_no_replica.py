@@ -7,10 +7,10 @@ import pytest
 
 from deployments.contract.batch import Work
 from deployments.contract.errors import NoReplica
-from deployments.pipeline.member_client import MAX_LATE, Member, MemberClient
+from deployments.pipeline.member_client import MAX_LATE, Member, MemberClient, QuorumSettings
 from deployments.pipeline.pipeline import Ensemble
 from ensemble_features.cascade.flow import Cascade
-from graph.sections import EnsembleSettings
+from ensemble_features.cascade.settings import CascadeSettings
 from tests.batches import batch, errors
 
 
@@ -47,10 +47,9 @@ def flow(request):
     def make(*members, **asking):
         named = {each.name: Member(each, "small") for each in members}
         if request.param == "ensemble":
-            return Ensemble(named, Mean(), EnsembleSettings(**asking))
+            return Ensemble(named, Mean(), QuorumSettings(**asking))
         order = {"order": list(named), "exit_at": [1.0] * (len(named) - 1)}
-        settings = EnsembleSettings(cascade=order, **asking)
-        return Cascade(named, Mean(), settings, settings.cascade)
+        return Cascade(named, Mean(), QuorumSettings(**asking), CascadeSettings(**order))
 
     return make
 

@@ -1,4 +1,5 @@
 import os
+import resource
 import stat
 import subprocess
 
@@ -80,3 +81,9 @@ def test_a_token_of_ones_own_needs_no_file(monkeypatch):
     monkeypatch.setattr(os, "environ", {"RAY_AUTH_TOKEN": "0" * 64})
     environment.set_up()
     assert environment.TOKEN_PATH not in os.environ
+
+
+def test_too_few_open_files_are_told_with_what_raises_them(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
+    with pytest.raises(ScriptError, match=r"256 open files, and the server needs 1024; .*ulimit -Hn"):
+        environment.raise_file_limit()

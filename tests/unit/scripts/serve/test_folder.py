@@ -1,5 +1,7 @@
+import errno
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -7,12 +9,14 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE
+from types import SimpleNamespace
 
 import pytest
 
 from deployments.ingress.listeners import slot
 from scripts.errors import ScriptError
-from scripts.serve.folder import LOCK, PREFIX, RAY, SETTING, _locked, private_folder
+from scripts.home import SETTING
+from scripts.serve.folder import LOCK, PREFIX, RAY, _locked, private_folder
 
 
 @pytest.fixture(autouse=True)
@@ -141,3 +145,30 @@ def test_what_is_not_this_users_or_has_no_lock_is_left_alone(around, monkeypatch
             assert folder.exists()
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="needs a mount namespace")
+def test_a_full_disk_is_named_before_anything_is_written(around):
+    code = "from scripts.serve.folder import private_folder\nwith private_folder(): pass"
+    mounted = f"mount -t tmpfs -o size=1m none {around} && exec {sys.executable} -c '{code}'"
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", mounted], capture_output=True, text=True)
+    assert f"{around} has 1 MB free, and a server needs 100; remove files there, or set {SETTING}" in done.stderr
+
+
+def test_a_file_system_that_runs_no_programs_is_named_at_once(around, monkeypatch):
+    found = {name: getattr(os.statvfs(around), name) for name in ("f_frsize", "f_bavail", "f_blocks", "f_bfree")}
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC, **found))
+    with pytest.raises(ScriptError, match=rf"{around} is mounted `noexec`.*set {SETTING}"), private_folder():
+        pass
+    assert not list(around.iterdir())
+
+
+def test_a_file_system_that_holds_no_sockets_is_named_at_once(around, monkeypatch):
+    class NoSocket(socket.socket):
+        def bind(self, path):
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(socket, "socket", NoSocket)
+    with pytest.raises(ScriptError, match=rf"{around} can't hold sockets.*set {SETTING}"), private_folder():
+        pass
+    assert not list(around.iterdir())

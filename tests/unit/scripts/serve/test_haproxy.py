@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingMixIn, UnixStreamServer
 
@@ -292,8 +292,27 @@ def test_what_keeps_it_from_starting_is_told(folder):
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
         listening = haproxy_config.Listening("127.0.0.1", port, *free_ports(2))
-        with pytest.raises(ScriptError, match=rf"does not start(.|\n)*127\.0\.0\.1:{port}"):
+        with pytest.raises(ScriptError, match=rf"^HAProxy does not start: [^\n]*127\.0\.0\.1:{port}[^\n]*$"):
             haproxy.HAProxy(folder, listening)
+
+
+def test_at_the_end_no_new_connection_is_accepted_and_the_others_are_answered(folder):
+    """Otherwise connections that are opened meanwhile would be cut without a status."""
+    with Front(folder) as front, answering(folder), socket.create_connection(("127.0.0.1", front.http), 10) as begun:
+        begun.sendall(b"POST /200 HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n")
+        assert eventually(lambda: "CurrConns: 1" in slot.command(folder, "show info"))
+        front.haproxy.stop_accepting()
+
+        def is_refused():
+            with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", front.http), 1):
+                return False
+            return True
+
+        assert eventually(is_refused)
+        begun.sendall(b"ok")
+        answer = begun.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert b"connection: close" in answer.lower()
 
 
 def test_headers_must_come_soon_a_body_may_take_longer_and_the_next_request_too(folder):

@@ -1,11 +1,14 @@
 import os
+import shutil
 import socket
+import subprocess
+import sys
 
 import pytest
 
 from deployments.contract.hosts import RAY_METRICS_SETTING
 from scripts.errors import ScriptError
-from scripts.serve.ports import METRICS_SETTING, Port, check_ports, move, wanted
+from scripts.serve.ports import METRICS_SETTING, Port, check_loopback, check_ports, move, wanted
 
 
 def test_every_port_in_use_is_named_with_what_moves_it():
@@ -24,6 +27,25 @@ def test_every_port_in_use_is_named_with_what_moves_it():
 def test_a_host_that_is_not_here_is_named(host):
     with pytest.raises(ScriptError, match=rf"^{host} is no address of this machine: .*\. Correct http_options\.host"):
         check_ports(Port(host, 8000, "http_options.port"))
+
+
+def test_an_address_of_ipv6_is_probed_as_one_and_has_brackets():
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as busy:
+        number = busy.getsockname()[1]
+        with pytest.raises(ScriptError, match=rf"^\[::1\]:{number} \(http_options\.port\) can't be listened on"):
+            check_ports(Port("::1", number, "http_options.port"))
+        with pytest.raises(ScriptError, match=rf"^\[::\]:{number} can't"):
+            check_ports(Port("::", number))
+    check_ports(Port("::1", number), Port("::", number))
+
+
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="needs a network namespace")
+def test_a_machine_without_loopback_is_named_at_once():
+    check_loopback()
+    code = "from scripts.serve.ports import check_loopback; check_loopback()"
+    done = subprocess.run(["unshare", "--net", sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert "this machine can't connect to itself at 127.0.0.1: " in done.stderr.splitlines()[-1]
+    assert "`ip link set lo up`" in done.stderr
 
 
 def test_four_ports_in_a_row(monkeypatch):

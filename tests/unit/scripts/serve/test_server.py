@@ -4,6 +4,7 @@ import signal
 import pytest
 
 from scripts.serve.server import has_page, stop_signals
+from tests.local_servers import HttpServer, Reply
 
 
 @pytest.mark.parametrize(("at_the_start", "stops"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
@@ -18,15 +19,11 @@ def test_a_closed_terminal_stops_what_nohup_has_not_started(at_the_start, stops)
         signal.signal(signal.SIGHUP, before)
 
 
-OFF = {"page": {"enabled": False}}
+@pytest.mark.parametrize(("status", "there"), [(200, True), (404, False)])
+def test_the_page_is_named_where_there_is_one(status, there):
+    with HttpServer(lambda asked: Reply(status)) as server:
+        assert has_page(server.url) == there
 
 
-@pytest.mark.parametrize(
-    ("args", "there"), [(None, True), ({"page": {}}, True), (OFF, False), ({"features": OFF}, False)]
-)
-def test_the_page_is_named_where_there_is_one(args, there):
-    assert has_page({"applications": [{"args": args}]}) == there
-
-
-def test_no_page_is_named_where_it_is_not_installed(without_plugins):
-    assert not has_page({"applications": [{}]})
+def test_no_page_is_named_where_nobody_answers():
+    assert not has_page("http://127.0.0.1:1")

@@ -8,13 +8,13 @@ from typing import Any
 
 from ray.serve.metrics import Counter
 
-from deployments.contract.item import Item, name_of
 from deployments.contract.nodes import Node
+from deployments.ingress.protocol import Served, Service
 from deployments.members.arithmetic import arithmetic
 from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
 from ensemble_features.cache.flow import Cache
 from ensemble_features.cache.stores import CacheSettings, Store, open_store
-from graph.feature import Feature, Site, wanted
+from graph.feature import Feature, Site, Stage
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
 
@@ -24,12 +24,13 @@ FORM = 3
 
 def identity(config: EnsembleConfig, agreed: EnsembleSignature, settings: CacheSettings) -> bytes:
     """Digest the members' models, their pixels, what features change predictions by, and the CPU where others read."""
-    features = {name_of(each.feature): each.feature.decides(config) for each in wanted(config)}
     decides: dict[str, Any] = {
         "form": FORM,
         "members": agreed.identities,
         "pixels": {name: agreed.preprocessing[name].key for name in agreed.identities},
-        "features": {name: decided for name, decided in features.items() if decided is not None},
+        "ways": [way.words for way in config.ways],
+        # Which members were called may depend on how they are combined.
+        "combination": [config.combiner.method, config.combiner.weights or config.weights] if config.ways else [],
     }
     if settings.redis is not None:
         # Other machines share the entries.
@@ -74,25 +75,27 @@ class Caching(Feature):
     """Puts a cache before transformer and members; each request combines the predictions anew."""
 
     order = 50
-    keeps_predictions = True
-    Settings = CacheSettings
+    sections = (CacheSettings,)
 
     def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, site: Site) -> None:
         assert isinstance(site.settings, CacheSettings)
         self._settings, self._classes = site.settings, len(agreed.labels)
         self._identity = identity(config, agreed, site.settings)
         self._cache: Cache | None = None
-        self._loaded = site.loaded
+        self._pinned = site.pinned
 
-    def around_predictions(self, predicts: Node[Any, Any]) -> Node[Any, Any]:
+    def wrap(self, stage: Stage, node: Node[Any, Any]) -> Node[Any, Any]:
         """Put the cache before the node that predicts."""
+        if stage.kind != "predictions":
+            return node
         store, metrics = open_store(self._settings), CacheMetrics()
         metrics.follow(store)
-        self._cache = Cache(
-            predicts, store, self._identity, self._classes, metrics.cache, self._settings.per_key, self._loaded
-        )
+        count, per_key = metrics.cache, self._settings.per_key
+        self._cache = Cache(node, store, self._identity, self._classes, count, per_key, self._pinned)
         return self._cache
 
-    def knows(self, image: bytes, item: Item) -> bool:
-        """Tell whether an image is in this process' memory."""
-        return self._cache is not None and self._cache.knows(image, item)
+    def serve(self, service: Service) -> Served:
+        """Let images whose predictions this process keeps wait for no others."""
+        if self._cache is not None:
+            service.ingress.queue.knows = self._cache.knows
+        return Served()

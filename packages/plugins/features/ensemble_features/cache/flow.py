@@ -91,7 +91,7 @@ class Cache(Flow):
         classes: int,
         count: Count,
         per_key: bool = False,
-        loaded: Mapping[str, int] = MappingProxyType({}),
+        pinned: Mapping[str, Version] = MappingProxyType({}),
     ) -> None:
         """Create a cache.
 
@@ -102,10 +102,10 @@ class Cache(Flow):
             classes: the number of classes.
             count: counts the images of a batch: hits, misses, and images that passed, and the seconds that were saved.
             per_key: whether each API key has entries of its own.
-            loaded: by member, the version that an operator loaded; entries of others are stale.
+            pinned: by member, the version that it must answer by; entries of others are stale.
         """
         self._node, self._store, self._identity, self._classes = as_flow(node), store, identity, classes
-        self._count, self._per_key, self._loaded = count, per_key, loaded
+        self._count, self._per_key, self._pinned = count, per_key, pinned
         self._in_flight: dict[bytes, Waiting] = {}
         # By member, and by the variant of it that was asked, the version that answered last; others' entries are stale.
         self._versions: dict[tuple[str, str], Version] = {}
@@ -184,7 +184,7 @@ class Cache(Flow):
 
     def _current(self, item: Item, member: str, default: Version) -> Version:
         """Return the version that a member answers an image by, as far as it is known."""
-        return self._loaded.get(member) or self._versions.get((member, _variant(item, member)), default)
+        return self._pinned.get(member) or self._versions.get((member, _variant(item, member)), default)
 
     def _share(self, lookup: Lookup, p: int, entry: Entry | None) -> None:
         """Give an image's entry to the batches that wait for it; None if it can't be remembered."""

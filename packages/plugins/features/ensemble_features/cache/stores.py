@@ -7,14 +7,15 @@ import logging
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import ByteSize, Field, field_validator, model_validator
 
 from deployments.contract.errors import ConfigurationError
-from deployments.contract.settings import MIB, Schema
+from deployments.contract.sections import Fault, Section
+from deployments.contract.settings import MIB
 
 logger = logging.getLogger("ray.serve")
 
@@ -34,7 +35,7 @@ def bounded(schema: dict[str, Any]) -> None:
     schema["anyOf"][1] |= {"minimum": schema.pop("ge"), "maximum": schema.pop("le")}
 
 
-class CacheSettings(Schema):
+class CacheSettings(Section):
     """The cache: its place, its size, and how long entries stay."""
 
     max_bytes: ByteSize = Field(
@@ -75,6 +76,11 @@ class CacheSettings(Schema):
         # Here as well, so that errors are reported before anything starts.
         open_store(self)
         return self
+
+    def rules(self, owner: Any, config: Any, agreed: Any) -> Iterator[Fault]:
+        """Refuse entries by key where there are no keys."""
+        if self.per_key and config.access.keys is None:
+            yield Fault("per_key: there are no keys", "set access.keys", is_refused=True)
 
 
 class Store:

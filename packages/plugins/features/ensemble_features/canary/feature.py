@@ -11,17 +11,18 @@ from typing import Any
 
 from deployments.contract.caller import ADDRESS
 from deployments.contract.nodes import Node
-from deployments.contract.rollout import SUFFIX
-from deployments.ingress.protocol import Report
+from deployments.ingress.protocol import Report, Served, Service
 from deployments.members.local import LocalMember
 from deployments.observe.metrics import SECONDS, TaggedCounter, TaggedGauge, TaggedHistogram, report_periodically
 from deployments.pipeline.pipeline import Answered, InFlight, Pipeline
 from deployments.repository.address import split_model
 from deployments.repository.repository import remember_rollback
 from ensemble_features.canary.flow import Canary, Comparison
+from ensemble_features.canary.section import SECTION, CanarySection, canaries
+from ensemble_features.canary.settings import SUFFIX
 from ensemble_features.canary.trial import CanaryCounters, CanaryStats, Trial
 from ensemble_features.record import PixelTap, ShadowInterceptor, Trials, answered
-from graph.feature import Feature, Site
+from graph.feature import Feature, Site, Stage
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
 
@@ -42,14 +43,15 @@ def counters() -> CanaryCounters:
 def remember(config: EnsembleConfig, trial: Trial) -> None:
     """Note beside the model that its canary was rolled back, so that "the highest version" is another one."""
     member = next(each for each in config.members if each.name == trial.name)
-    if not isinstance(member, LocalMember) or member.canary is None:
+    canary = member.of(CanarySection).canary
+    if not isinstance(member, LocalMember) or canary is None:
         return
     address, name = split_model(member.model_name)
     if isinstance(root := address or config.model_repository, Path):
         try:
-            remember_rollback(root, name, int(member.canary.version), f"{trial.rolled_back}: {trial.found}")
+            remember_rollback(root, name, int(canary.version), f"{trial.rolled_back}: {trial.found}")
         except OSError as err:
-            logger.warning("the rollback of version %s of %r is not remembered: %s", member.canary.version, name, err)
+            logger.warning("the rollback of version %s of %r is not remembered: %s", canary.version, name, err)
 
 
 def follow(trials: Sequence[Trial], on_rollback: Callable[[Trial], None]) -> None:
@@ -72,22 +74,19 @@ def follow(trials: Sequence[Trial], on_rollback: Callable[[Trial], None]) -> Non
     report_periodically(report, "canary metrics")
 
 
-SECTION = "canaries"
-
-
 class Canaries(Feature):
     """Puts both versions of a member in the member's place."""
 
     order = 20
-    section = "members.*.canary"
+    sections = (CanarySection,)
 
     def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, site: Site) -> None:
-        counted, asking, nodes = counters(), config.ensemble, site.nodes
-        trials = [Trial(each.name, each.canary, counted) for each in config.members if each.canary is not None]
-        turns = 1 if asking.cascade is None else len(asking.cascade.order)
+        counted, patience_ms, nodes = counters(), config.ensemble.patience_ms, site.nodes
+        trials = [Trial(name, canary, counted) for name, canary in canaries(config).items()]
+        turns = len(config.voters) if config.in_turn else 1
         follow(trials, partial(remember, config))
-        self.members = {
-            each.name: Canary(nodes[each.name], nodes[f"{each.name}{SUFFIX}"], each, asking.patience_ms, turns)
+        self._canaries = {
+            each.name: Canary(nodes[each.name], nodes[f"{each.name}{SUFFIX}"], each, patience_ms, turns)
             for each in trials
         }
         keys = {each.name: agreed.preprocessing[each.name].key for each in trials}
@@ -96,21 +95,22 @@ class Canaries(Feature):
             Comparison(each, {"canary": nodes[f"{each.name}{SUFFIX}"], "stable": nodes[each.name]}, keys[each.name])
             for each in trials
         ]
-        self.interceptor = Drawing(trials, comparisons, self._tap, asking.patience_ms)
+        self.interceptor = Drawing(trials, comparisons, self._tap, patience_ms)
         self.live = {SECTION: {trial.name: trial for trial in trials}}
-        self.headers = [ADDRESS, *(trial.header for trial in trials if trial.header is not None)]
+        self._headers = [ADDRESS, *(trial.header for trial in trials if trial.header is not None)]
         self.reports = {
             SECTION: Report(dict[str, CanaryStats], lambda: {trial.name: trial.figures() for trial in trials})
         }
 
-    @classmethod
-    def wanted(cls, config: EnsembleConfig) -> bool:
-        """Tell whether a member has a canary."""
-        return any(member.canary is not None for member in config.members)
+    def wrap(self, stage: Stage, node: Node[Any, Any]) -> Node[Any, Any]:
+        """Put both versions in the member's place, and the tap before the members."""
+        if stage.kind == "member":
+            return self._canaries.get(stage.name, node)
+        return Pipeline(self._tap, node) if stage.kind == "asker" else node
 
-    def around_asker(self, asker: Node[Any, Any]) -> Node[Any, Any]:
-        """Put the tap before the members."""
-        return Pipeline(self._tap, asker)
+    def serve(self, service: Service) -> Served:
+        """Read the headers that decide which version answers, and whose images count."""
+        return Served(headers=self._headers)
 
 
 class Drawing(ShadowInterceptor):

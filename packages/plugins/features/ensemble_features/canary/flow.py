@@ -17,9 +17,9 @@ from deployments.contract.batch import NO_SCORES, Batch
 from deployments.contract.item import Item
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Images, Probabilities
-from deployments.contract.rollout import SUFFIX
 from deployments.pipeline.member_client import Call, answered, patience_s
 from ensemble_features.background import Background, unhurried
+from ensemble_features.canary.settings import SUFFIX
 from ensemble_features.canary.trial import Role, Trial
 from ensemble_features.record import Copied, Copy, Record, Trials
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter as Tally
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from deployments.contract.answer import Answer
+from deployments.contract.batch import Batch
 from deployments.contract.nodes import Node
 from deployments.contract.proportion import Proportion, proportion
-from deployments.ingress.protocol import Report
+from deployments.ingress.protocol import Report, Served, Service
 from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
-from deployments.pipeline.member_client import Member
 from ensemble_features.cascade.audit import Audit, interval
 from ensemble_features.cascade.flow import Cascade, LoadState
-from graph.feature import Feature, Site
+from ensemble_features.cascade.section import CascadeSection
+from graph.feature import Feature, Site, Stage
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
 
@@ -72,15 +75,41 @@ def exit_stats(members: Sequence[str], exit_at: Sequence[float], audit: Audit | 
 NAME = "cascade"
 
 
-class Cascading(Feature):
-    """Asks the members in the configured order."""
+class Exits:
+    """Counts the members at which images exit, and the images for which fewer members were called."""
 
-    order = 40
-    section = "ensemble.cascade"
+    def __init__(self) -> None:
+        self._exits = TaggedCounter(
+            "ensemble_cascade_exits", "Images by the last member that the cascade called.", "member"
+        )
+        self._load_shed = (
+            TaggedCounter("ensemble_cascade_load_shed", "Images for which fewer members were called, due to load."),
+            TaggedCounter("ensemble_cascade_eased", "The older name of `ensemble_cascade_load_shed`, until 0.3.0."),
+        )
+
+    def request(self, outcome: str, seconds: float) -> None:
+        """Count nothing of a request."""
+
+    def batch(self, batch: Batch[Sequence[Answer]], queue_wait_s: float) -> None:
+        """Count the images of an answered batch."""
+        answers = [answer.classification for answer in batch.payload]
+        for counter in self._load_shed:
+            counter.add(count=sum(bool(answer.load_shed) for answer in answers))
+        for name, count in Tally(answer.asked[-1] for answer in answers if answer.asked).items():
+            self._exits.add(name, count=count)
+
+
+class Cascading(Feature):
+    """Calls the members in the configured order."""
+
+    # Its cascade takes the place of the node that others wrap.
+    order = 15
+    sections = (CascadeSection,)
 
     def __init__(self, config: EnsembleConfig, _agreed: EnsembleSignature, _site: Site) -> None:
-        assert config.ensemble.cascade is not None
-        self._asking, self._settings = config.ensemble, config.ensemble.cascade
+        section = config.ensemble.of(CascadeSection)
+        assert section.cascade is not None
+        self._quorum, self._settings, self._under_load = config.ensemble, section.cascade, section.under_load
         early, exit_at, audited = self._settings.order[:-1], self._settings.exit_at, self._settings.audit
         self._audit: Audit | None = None
         if audited is not None:
@@ -89,36 +118,18 @@ class Cascading(Feature):
             follow_audit(self._audit)
         self.reports = {NAME: Report(dict[str, ExitStats], partial(exit_stats, early, exit_at, self._audit))}
 
-    @classmethod
-    def wanted(cls, config: EnsembleConfig) -> bool:
-        """Tell whether there is a section `ensemble.cascade`."""
-        return config.ensemble.cascade is not None
-
-    @classmethod
-    def decides(cls, config: EnsembleConfig) -> Any:
-        """Return the settings that decide which members are called."""
-        assert config.ensemble.cascade is not None
-        return {
-            **config.ensemble.cascade.model_dump(include={"order", "exit_at"}),
-            "method": config.combiner.method,
-            "weights": config.combiner.weights or config.weights,
-        }
-
-    @classmethod
-    def describe(cls, config: EnsembleConfig) -> str:
-        """Describe the order of the members, and when an image exits."""
-        assert config.ensemble.cascade is not None
-        first, *others = config.ensemble.cascade.order
-        turns = (
-            f"then {name} below {below:g}" for name, below in zip(others, config.ensemble.cascade.exit_at, strict=True)
-        )
-        return f"cascade: {', '.join((first, *turns))}"
-
-    def asker(self, members: Mapping[str, Member], combiner: Node[Any, Any], combined: bool) -> Node[Any, Any]:
-        """Make the cascade."""
+    def wrap(self, stage: Stage, node: Node[Any, Any]) -> Node[Any, Any]:
+        """Put the cascade in place of the node that calls all members."""
+        if stage.kind != "asker" or stage.combiner is None:
+            return node
         loads: Sequence[LoadState] = ()
-        if (under_load := self._asking.under_load) is not None:
+        if self._under_load is not None:
             # One of the usual class, and one of the lower class.
-            loads = LoadState(under_load), LoadState(under_load)
+            loads = LoadState(self._under_load), LoadState(self._under_load)
             follow_load(loads)
-        return Cascade(members, combiner, self._asking, self._settings, self._audit, loads, combined=combined)
+        return Cascade(stage.members, stage.combiner, self._quorum, self._settings, self._audit, loads)
+
+    def serve(self, service: Service) -> Served:
+        """Count the exits of every answer, also of those that a cache kept."""
+        service.ingress.observer.watch(Exits())
+        return Served()

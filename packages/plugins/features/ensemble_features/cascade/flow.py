@@ -17,12 +17,12 @@ from deployments.contract.batch import NO_SCORES, Batch
 from deployments.contract.item import Item, ItemNote
 from deployments.contract.nodes import Flow, Node, Part
 from deployments.contract.options import LOWER
-from deployments.contract.payload import MemberProbabilities, PixelSets, Probabilities
+from deployments.contract.payload import CombinedProbabilities, MemberProbabilities, PixelSets, Probabilities
 from deployments.pipeline.member_client import Member, MemberClient, MemberOutcome, Members, QuorumSettings, answered
 from deployments.pipeline.pipeline import merge_member_outputs, split
 from ensemble_features.background import PATIENCE_MS, Background, unhurried
 from ensemble_features.cascade.audit import Audit
-from graph.sections import CascadeSettings, UnderLoadSettings
+from ensemble_features.cascade.settings import CascadeSettings, UnderLoadSettings
 
 # `full_share` is taken of at least so many images.
 FEWEST = 10
@@ -104,7 +104,7 @@ class Stage:
         found = {self.judged[place]: (float(row.max()), int(row.argmax())) for place, row in rows}
         return {image: found[image] for image in self.sure(threshold) if image in found}
 
-    def part(self, leaving: Sequence[int], asked: tuple[str, ...], load_shed: Container[int], combined: bool) -> Part:
+    def part(self, leaving: Sequence[int], asked: tuple[str, ...], load_shed: Container[int]) -> Part:
         """Take out the images that leave, judged ones first; images in `load_shed` would stay at a lower load."""
         place_of = {image: place for place, image in enumerate(self.judged)}
         images = [image for image in leaving if image in place_of]
@@ -116,11 +116,10 @@ class Stage:
         positions = [*images, *(image for image in leaving if image not in place_of)]
         ballots = self.ballots.split(positions)
         items = (*items, *ballots.items[len(images) :])
-        if combined:
-            return positions, Batch(kept.payload, items)
-        if len(kept.live) == len(ballots.live):
-            return positions, Batch(ballots.payload, items)
-        return positions, Batch({name: scores[kept.live] for name, scores in ballots.payload.items()}, items)
+        payload = ballots.payload
+        if len(kept.live) < len(ballots.live):
+            payload = {name: scores[kept.live] for name, scores in payload.items()}
+        return positions, Batch(CombinedProbabilities(payload, kept.payload), items)
 
 
 class Cascade(Flow):
@@ -138,10 +137,8 @@ class Cascade(Flow):
         settings: CascadeSettings,
         audit: Audit | None = None,
         loads: Sequence[LoadState] = (),
-        *,
-        combined: bool = True,
     ) -> None:
-        """Set the members and thresholds, and whether combined or each member's predictions are returned.
+        """Set the members and thresholds.
 
         `loads` has the load of the usual class and of the lower one, if there are thresholds for load.
         """
@@ -149,11 +146,11 @@ class Cascade(Flow):
         self.first_pixels = frozenset({members[settings.order[0]].pixels})
         self._exit_at: Sequence[float] = settings.exit_at if audit is None else audit.exit_at
         self._audit, self._audits, self._loads = audit, Background(), loads
-        self._combiner, self._returns_combined = combiner, combined
+        self._combiner = combiner
         self._audit_s = (asking.patience_ms or PATIENCE_MS) / 1000
 
     async def parts(self, batch: Batch[PixelSets]) -> AsyncIterator[Part]:
-        """Predict from pixels by preprocessing with the members asked: combined, float32 [N,C], or by name.
+        """Predict from pixels by preprocessing with the members called: float32 [N,C] by name, combined already.
 
         Early exits don't wait for the images that go on.
         """
@@ -168,7 +165,7 @@ class Cascade(Flow):
             is_last = number == len(clients) - 1
             stage = await self._stage(batch, outcomes, None if is_last else full)
             if is_last:
-                yield _named(positions, stage.part(range(len(positions)), asked, (), self._returns_combined))
+                yield _named(positions, stage.part(range(len(positions)), asked, ()))
                 return
             sure = stage.sure(exit_at[number])
             # All members would be asked about these, if the load were lower.
@@ -179,7 +176,7 @@ class Cascade(Flow):
                 self._look_again(self._audit, number, batch, outcomes, stage)
             staying = sorted(set(stage.ballots.live) - set(sure))
             if leaving := sorted(set(range(len(positions))) - set(staying)):
-                yield _named(positions, stage.part(leaving, asked, load_shed, self._returns_combined))
+                yield _named(positions, stage.part(leaving, asked, load_shed))
                 positions, full = [positions[i] for i in staying], [full[i] for i in staying]
                 batch, outcomes = batch.split(staying), split(outcomes, staying)
             if not staying:

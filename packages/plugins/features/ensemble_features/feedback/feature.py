@@ -15,8 +15,7 @@ from deployments.contract.batch import Batch
 from deployments.contract.caller import REQUEST_IDS
 from deployments.contract.errors import DeadlineExceeded, UnknownRequest
 from deployments.contract.item import TRACE_ID, Item
-from deployments.ingress.protocol import Report, Service
-from deployments.ingress.routes import Routes
+from deployments.ingress.protocol import Report, Served, Service
 from deployments.observe.metrics import TaggedCounter
 from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
 from deployments.rpc.listener import Listener, sockets
@@ -33,6 +32,8 @@ logger = logging.getLogger("ray.serve")
 
 # Seconds that another replica may take, which has nothing to compute, and for which one that did not answer is skipped.
 PATIENCE_S, SKIPPED_S = 1.0, 5.0
+# Seconds after which a socket that somebody has removed is made again.
+LISTENS_EVERY_S = 2.0
 SILENT = "a replica of the ingress, which may have given the answer, does not respond; try again"
 # The request, the label, the image's position, the key's name, and until when to take it, seconds since the epoch.
 DECODER = msgspec.msgpack.Decoder(tuple[str, str | int, int, str, float])
@@ -56,6 +57,12 @@ class Peers:
             except OSError:
                 logger.exception("no other replica can hand on labels to this one")
                 self._listener = None
+
+    async def keep_listening(self) -> None:
+        """Let the other replicas find this one until that fails, also if somebody removes its socket."""
+        while self._listener is not None:
+            await self.listen()
+            await asyncio.sleep(LISTENS_EVERY_S)
 
     async def __call__(self, request: str, label: str | int, place: int, key: str) -> None:
         """Take an image's true label; raises what `FeedbackStore.take` raises.
@@ -120,8 +127,8 @@ class Feedback(Feature):
 
     # After the canary, whose draw it remembers.
     order = 60
-    of_any_shape = True
-    Settings = FeedbackSettings
+    always = of_any_shape = True
+    sections = (FeedbackSettings,)
 
     def __init__(self, _: EnsembleConfig, agreed: EnsembleSignature, site: Site) -> None:
         self._peers: Peers | None = None
@@ -130,16 +137,7 @@ class Feedback(Feature):
             store = FeedbackStore(site.settings, agreed.labels, TaggedCounter)
             self._take = self._peers = Peers(store, sockets(site.application, FOLDER), site.replica)
             self.interceptor = Remembering(store)
-            self.headers = REQUEST_IDS
             self.reports = {NAME: Report(FeedbackStats, store.figures)}
-        else:
-            self.not_serving = (SERVICE.full_name,)
-        self.handles = {NAME: self.feedback}
-
-    @classmethod
-    def wanted(cls, _: EnsembleConfig) -> bool:
-        """Take part in every application."""
-        return True
 
     async def feedback(self, request_id: str, label: str | int, index: int = 0, key: str = "") -> None:
         """Report the true label of an image; for callers with a handle.
@@ -157,14 +155,13 @@ class Feedback(Feature):
         """
         await self._take(request_id, label, index, key)
 
-    def routes(self, service: Service) -> Routes:
-        """Serve `POST /feedback`."""
-        return {} if self._peers is None else routes(service.ingress, self._peers)
-
-    async def check_health(self) -> None:
-        """Let the other replicas find this one."""
-        if self._peers is not None:
-            await self._peers.listen()
+    def serve(self, service: Service) -> Served:
+        """Serve `POST /feedback`, and the handle's method; let the other replicas find this one from now on."""
+        handles = {NAME: self.feedback}
+        if self._peers is None:
+            return Served(handles=handles, not_serving=(SERVICE.full_name,))
+        self._listening = asyncio.get_event_loop().create_task(self._peers.keep_listening())
+        return Served(routes(service.ingress, self._peers), handles=handles, headers=REQUEST_IDS)
 
 
 class Remembering(Interceptor):

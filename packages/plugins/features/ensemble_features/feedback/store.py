@@ -14,14 +14,14 @@ from pydantic import Field
 from deployments.contract.caller import MAX_ID
 from deployments.contract.errors import AlreadyLabelled, EnsembleError, UnknownLabel, UnknownRequest
 from deployments.contract.proportion import MakesCounts, Proportion, proportion
-from deployments.contract.settings import Schema
+from deployments.contract.sections import Section
 from ensemble_features.record import ENSEMBLE, Record
 
 # Characters of what a caller sent that an error quotes.
 MAX_QUOTED = 40
 
 
-class FeedbackSettings(Schema):
+class FeedbackSettings(Section):
     """How many predictions are kept, and for how long. Images are not kept."""
 
     max_requests: int = Field(

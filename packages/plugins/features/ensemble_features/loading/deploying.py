@@ -40,8 +40,9 @@ class Change(NamedTuple):
 
 def loadable(config: EnsembleConfig) -> dict[str, LocalMember]:
     """Return the members that can be loaded and unloaded, by name."""
-    # A canary is compared with the version that its member began with.
-    return {each.name: each for each in config.voters if isinstance(each, LocalMember) and each.canary is None}
+    # Another model of a member, such as a canary, is compared with the version that its member began with.
+    twins = config.twins
+    return {each.name: each for each in config.voters if isinstance(each, LocalMember) and not twins[each.name]}
 
 
 async def on_head(application: str, config: EnsembleConfig, agreed: EnsembleSignature, change: Change) -> int | None:

@@ -6,7 +6,7 @@ The loaded version is a setting in `user_config`, which Serve gives to every rep
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -26,20 +26,21 @@ from deployments.contract.errors import (
     NotFound,
     NotReady,
 )
-from deployments.ingress.access import Operators
+from deployments.contract.nodes import Node
 from deployments.ingress.error_style import AS_TEXT
 from deployments.ingress.http import bodies
 from deployments.ingress.ingress import Ingress
 from deployments.ingress.open_inference.grpc import SERVICE, parameters
 from deployments.ingress.open_inference.model import MODEL
-from deployments.ingress.protocol import Service
+from deployments.ingress.protocol import Served, Service
 from deployments.ingress.routes import OF_ARRIVING, Calls, Route, Routes, Rpc, encoded
 from deployments.ingress.single_member import MemberModelInfo
 from deployments.observe.observer import Call
 from ensemble_features.loading.deploying import Change, loadable, on_head
 from ensemble_features.loading.flow import UnloadGate
+from ensemble_features.loading.section import SECTION, Operators, OperatorsSection
 from ensemble_serving.protocol import inference_pb2 as pb
-from graph.feature import Feature, Site
+from graph.feature import Feature, Site, Stage
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
 
@@ -247,9 +248,6 @@ def calls(control: ModelControl) -> Calls:
     }
 
 
-SECTION = "loading"
-
-
 class Loading(Feature):
     """Puts gates before the members that can be unloaded, which the keys in `access.operators` may use.
 
@@ -258,33 +256,24 @@ class Loading(Feature):
 
     # A gate stands before both versions of a member.
     order = 10
-    of_any_shape = True
+    always = of_any_shape = True
+    sections = (OperatorsSection,)
 
     def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, site: Site) -> None:
-        self._gates = UnloadGate(set(loadable(config)), config.spare, site.versions, site.loaded)
-        deploy = partial(on_head, site.application, config, agreed)
-        self._control = ModelControl(config.access.operators, self._gates, deploy)
-        if config.access.operators:
-            self.announces = ("model_repository",)
-            self.nodes = self._gates.put_before(site.nodes)
+        operators = config.access.of(OperatorsSection).operators
+        self._gates = UnloadGate(set(loadable(config)), config.spare, site.versions, site.pinned, site.left_out)
+        self._control = ModelControl(operators, self._gates, partial(on_head, site.application, config, agreed))
+        if operators:
             self.live = {SECTION: self._gates}
 
-    @classmethod
-    def wanted(cls, _: EnsembleConfig) -> bool:
-        """Take part in every application."""
-        return True
+    def wrap(self, stage: Stage, node: Node[Any, Any]) -> Node[Any, Any]:
+        """Put a gate before a member."""
+        is_gated = self._control.is_on and stage.kind == "node" and stage.name in self._gates.names
+        return self._gates.before(stage.name, node) if is_gated else node
 
-    @property
-    def unloaded(self) -> Collection[str]:
-        """The members that are not asked."""
-        return self._gates.settings.unloaded
-
-    def routes(self, service: Service) -> Routes:
-        """Make the extension's paths."""
-        self._control.members = service.members
-        return routes(service.ingress, self._control)
-
-    def calls(self, service: Service) -> Calls:
-        """Make the extension's methods."""
-        self._control.members = service.members
-        return calls(self._control)
+    def serve(self, service: Service) -> Served:
+        """Serve the extension's paths and methods."""
+        control = self._control
+        control.members = service.members
+        announces = ("model_repository",) if control.is_on else ()
+        return Served(routes(service.ingress, control), calls(control), announces=announces)

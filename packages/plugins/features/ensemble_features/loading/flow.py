@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, MutableMapping
-from typing import Any, TypeVar
+from collections.abc import Collection
+from typing import TypeVar
 
 from deployments.contract.batch import NO_SCORES, Batch
-from deployments.contract.errors import ConfigurationError, Unloaded
+from deployments.contract.errors import ConfigurationError, EnsembleError, Unloaded
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Probabilities
-from graph.sections import LoadingSettings
+from ensemble_features.loading.settings import LoadingSettings
+from ensemble_serving.answer import Version
 
 NEEDED = "the quorum needs it; load another member first, or lower ensemble.quorum"
 
@@ -24,10 +25,16 @@ class UnloadGate:
     """
 
     def __init__(
-        self, names: Collection[str], spare: int, versions: MutableMapping[str, str], loaded: MutableMapping[str, int]
+        self,
+        names: Collection[str],
+        spare: int,
+        versions: dict[str, str],
+        pinned: dict[str, Version],
+        left_out: dict[str, EnsembleError],
     ) -> None:
-        """Set those members, how many members the quorum can do without, and where versions are noted; see `Site`."""
-        self.names, self._spare, self._versions, self._loaded = names, spare, versions, loaded
+        """Set those members, how many members the quorum can do without, and where changes are noted; see `Site`."""
+        self.names, self._spare = names, spare
+        self._versions, self._pinned, self._left_out = versions, pinned, left_out
         self._settings = LoadingSettings()
 
     @property
@@ -39,8 +46,10 @@ class UnloadGate:
     def settings(self, settings: LoadingSettings) -> None:
         self._settings = settings
         self._versions.update({name: str(version) for name, version in settings.loaded.items()})
-        self._loaded.clear()
-        self._loaded.update(settings.loaded)
+        self._pinned.clear()
+        self._pinned.update(settings.loaded)
+        self._left_out.clear()
+        self._left_out.update({name: Unloaded(f"member {name!r} is unloaded") for name in settings.unloaded})
 
     def check(self, settings: LoadingSettings) -> None:
         """Raise ConfigurationError if there is no such member, or the quorum needs one that is unloaded."""
@@ -49,15 +58,12 @@ class UnloadGate:
         if len(set(settings.unloaded)) > self._spare:
             raise ConfigurationError(f"unloaded: {list(settings.unloaded)}: {NEEDED}")
 
-    def put_before(self, nodes: Mapping[str, Node[Any, Any]]) -> dict[str, Node[Any, Any]]:
-        """Put each member that can be unloaded behind its gate; returns all nodes by name."""
-        return {name: self._before(name, node) if name in self.names else node for name, node in nodes.items()}
+    def before(self, name: str, node: Node[P, Probabilities]) -> Node[P, Probabilities]:
+        """Put a member behind its gate."""
 
-    def _before(self, name: str, node: Node[P, Probabilities]) -> Node[P, Probabilities]:
         async def gate(batch: Batch[P]) -> Batch[Probabilities]:
-            if name not in self._settings.unloaded:
+            if (error := self._left_out.get(name)) is None:
                 return await node(batch)
-            error = Unloaded(f"member {name!r} is unloaded")
             failed = batch.fail(dict.fromkeys(range(len(batch.items)), error))
             return Batch(NO_SCORES, failed.items)
 

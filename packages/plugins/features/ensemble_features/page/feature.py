@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deployments.contract.settings import Schema
-from deployments.ingress.protocol import Service
-from deployments.ingress.routes import Route, Routes, plain
+from deployments.contract.sections import Section
+from deployments.ingress.protocol import Served, Service
+from deployments.ingress.routes import Route, plain
 from deployments.observe.observer import Call
 from ensemble_features.page import live
 from ensemble_features.page.stats import Stats
@@ -42,7 +41,7 @@ ABOUT = "/page/about"
 REMOTE = "remote"
 
 
-class PageSettings(Schema):
+class PageSettings(Section):
     """The page at `/`."""
 
     enabled: bool = Field(True, description="whether there is a page at /, and /stats that it draws")
@@ -57,23 +56,18 @@ class PageSettings(Schema):
 class Page(Feature):
     """Serves the page and its files, and the figures that it draws; nothing if the configuration turns it off."""
 
-    of_any_shape = True
-    Settings = PageSettings
+    always = of_any_shape = True
+    sections = (PageSettings,)
 
     def __init__(self, config: EnsembleConfig, _agreed: EnsembleSignature, site: Site) -> None:
         self._config, self._site = config, site
         self._settings = site.settings if isinstance(site.settings, PageSettings) else PageSettings()
-        self.watcher: Stats | None = Stats() if self._settings.enabled else None
 
-    @classmethod
-    def wanted(cls, config: EnsembleConfig) -> bool:
-        """Take part in every application."""
-        return True
-
-    def routes(self, service: Service) -> Routes:
-        """Return the paths of the page, its files and its figures."""
-        if self.watcher is None:
-            return {}
+    def serve(self, service: Service) -> Served:
+        """Serve the paths of the page, its files and its figures."""
+        if not self._settings.enabled:
+            return Served()
+        service.ingress.observer.watch(stats := Stats())
         files = self._files(len(service.labels))
 
         async def answer(request: Request, _: Call) -> Response:
@@ -88,11 +82,13 @@ class Page(Feature):
             response.headers["Cache-Control"] = "no-store"
             return response
 
-        return {
-            **live.routes(service, self.watcher, self._site.application, self._site.replica),
-            ABOUT: Route("GET", describe, ""),
-            **{path: Route("GET", answer, "", open=True) for path in files},
-        }
+        return Served(
+            {
+                **live.routes(service, stats, self._site.application, self._site.replica),
+                ABOUT: Route("GET", describe, ""),
+                **{path: Route("GET", answer, "", open=True) for path in files},
+            }
+        )
 
     def _files(self, classes: int) -> dict[str, tuple[bytes, str, str]]:
         """Read each file: its content, its type and its tag, by path."""
@@ -115,17 +111,16 @@ class Page(Feature):
             {"name": name, "weight": weight, "version": versions.get(name, ""), "kind": kinds.get(name, REMOTE)}
             for name, weight in weights.items()
         ]
-        ways = [each.describe(config) for each in service.extensions if isinstance(each, Feature)]
         return {
             "classes": list(service.labels),
             "members": members,
-            "strategy": strategy(config, ways),
-            "reports": [name for extension in service.extensions for name in extension.reports],
+            "strategy": strategy(config),
+            "reports": [name for feature in service.features for name in feature.reports],
         }
 
 
-def strategy(config: EnsembleConfig, ways: Sequence[str] = ()) -> str:
-    """Describe how the members' answers become one; `ways` has a text of each feature, which may be empty."""
+def strategy(config: EnsembleConfig) -> str:
+    """Describe how the members' answers become one."""
     method, count = config.combiner.method.replace("_", " "), len(config.voters)
     together = f"{method} of {count} members, of which {config.ensemble.quorum or count} must answer"
-    return "; ".join(filter(None, (*ways, together)))
+    return "; ".join((*(way.words for way in config.ways), together))

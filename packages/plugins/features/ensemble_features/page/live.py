@@ -129,7 +129,7 @@ class Replicas:
 def routes(service: Service, stats: Stats, application: str, replica: str) -> Routes:
     """Serve the path `/stats` of a replica of the ingress."""
     ingress, counted = service.ingress, Replicas(application)
-    reports = {name: report for each in service.extensions for name, report in each.reports.items()}
+    reports = {name: report for each in service.features for name, report in each.reports.items()}
     model = _with(reports)
 
     async def answer(_: Request, _call: Call) -> Response:

@@ -17,9 +17,9 @@ from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from deployments.contract.payload import Images
 from deployments.contract.proportion import MakesCounts, Proportion, proportion
-from deployments.contract.rollout import ShadowSettings
 from deployments.pipeline.member_client import Member
 from ensemble_features.record import Copied, Record, count_by_rightness
+from ensemble_features.shadow.settings import ShadowSettings
 
 logger = logging.getLogger("ray.serve")
 

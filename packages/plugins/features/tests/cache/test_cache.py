@@ -116,7 +116,7 @@ async def test_what_a_version_said_is_forgotten_once_another_answers():
 
 async def test_what_other_versions_said_is_not_told_once_an_operator_loaded_one():
     members, loaded = Members(), {}
-    flow = cache(members, loaded=loaded)
+    flow = cache(members, pinned=loaded)
     await flow(asking(b"1"))
     loaded["a"] = 2
     # The member may get to know it later, and what it says until then is not told again.

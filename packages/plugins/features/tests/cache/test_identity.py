@@ -1,13 +1,11 @@
-import sys
-from types import ModuleType
-
 import pytest
 
+from deployments.contract import sections
+from deployments.contract.sections import Section, SectionOwner, Way
+from deployments.entry_points import find_class
 from ensemble_features.cache import feature
 from ensemble_features.cache.feature import identity
-from ensemble_features.cache.stores import CacheSettings
 from graph.config import parse
-from graph.feature import Feature
 from graph.signature import resolve_signatures
 from tests.networks import brightness, constant, one_hot, store
 
@@ -16,9 +14,7 @@ def digest(root, *members, **args):
     config = parse(
         {"model_repository": str(root), "members": [{"name": m} for m in members or ("a", "b")], "cache": {}, **args}
     )
-    return identity(
-        config, resolve_signatures(config, with_identities=True), CacheSettings.model_validate(config.features["cache"])
-    )
+    return identity(config, resolve_signatures(config), config.features["cache"])
 
 
 @pytest.fixture
@@ -42,11 +38,6 @@ def test_what_decides_scores_decides_the_identity(root):
     (root / "a/1/variables").mkdir()
     (root / "a/1/variables/weights").write_bytes(b"1")
     assert digest(root, members=[{"name": "a", "version": 1}, {"name": "b"}]) != own
-
-
-def test_models_are_hashed_only_for_a_cache(root):
-    config = parse({"model_repository": str(root), "members": [{"name": "a"}]})
-    assert resolve_signatures(config).identities == {}
 
 
 def test_what_decides_nothing_does_not(root):
@@ -87,19 +78,24 @@ def test_a_shadow_decides_nothing(root):
     assert digest(root, members=[{"name": "a"}, {"name": "b"}, shadow]) == digest(root)
 
 
-def test_two_features_of_one_name_decide_both(root, monkeypatch):
-    names = []
-    for place in ("left_of_theirs", "right_of_theirs"):
-        decides = classmethod(lambda cls, _: cls.decided)
-        module = ModuleType(place)
-        module.Odd = type("Odd", (Feature,), {"__module__": place, "decided": 1, "decides": decides})
-        monkeypatch.setitem(sys.modules, place, module)
-        names.append(f"{place}:Odd")
-    found = {digest(root, features={name: {} for name in names})}
-    for place in ("left_of_theirs", "right_of_theirs"):
-        monkeypatch.setattr(sys.modules[place].Odd, "decided", 2)
-        found.add(digest(root, features={name: {} for name in names}))
-    assert len(found) == 3
+def test_what_a_section_says_of_the_way_decides(root, monkeypatch):
+    class Odd(Section):
+        odd: int = 1
+
+        def way(self, config):
+            return Way(f"only the {self.odd}th")
+
+    class Owner(SectionOwner):
+        sections = (Odd,)
+
+    def found_class(group, name, base):
+        return Owner if ":" in name else find_class(group, name, base)
+
+    monkeypatch.setattr(sections, "find_class", found_class)
+    found = [digest(root, features={f"theirs:{name}": {"odd": 1}}) for name in ("left", "right")]
+    both = {"theirs:left": {"odd": 1}, "theirs:right": {"odd": 1}}
+    found += [digest(root, features=both), digest(root, features={**both, "theirs:right": {"odd": 2}}), digest(root)]
+    assert len(set(found)) == 4
 
 
 def test_the_cpu_decides_where_other_machines_share_the_entries(root, monkeypatch):

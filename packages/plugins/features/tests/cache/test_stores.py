@@ -148,9 +148,9 @@ def test_a_section_says_what_is_wrong_with_it():
     members = {"members": [{"name": "m"}]}
     wanted(parse({**members, "cache": {"max_bytes": "1GiB", "redis": "redis://localhost:6379/0"}}))
     for wrong, told in (
-        ({"redis": "http://user:secret@localhost"}, r"cache: redis: a URL begins with one of redis://"),
+        ({"redis": "http://user:secret@localhost"}, r"cache.redis: a URL begins with one of redis://"),
         ({"redis": "redis://localhost:port"}, r"cache\.redis: "),
-        ({"max_bytes": "much"}, r"cache: max_bytes: "),
+        ({"max_bytes": "much"}, r"cache\.max_bytes: "),
     ):
         with pytest.raises(ConfigurationError, match=told):
             wanted(parse({**members, "cache": wrong}))

@@ -5,10 +5,10 @@ import pytest
 
 from deployments.contract.caller import ADDRESS, ANYONE, Caller
 from deployments.contract.item import Item
-from deployments.contract.rollout import CanaryConfig, CanarySettings
 from deployments.labeler import Labeler, LabelerSettings
 from deployments.reconfigure import LiveSettings
 from ensemble_features.canary.feature import counters
+from ensemble_features.canary.settings import CanaryConfig, CanarySettings
 from ensemble_features.canary.trial import Trial
 from ensemble_features.record import Record
 

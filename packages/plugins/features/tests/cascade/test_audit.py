@@ -9,7 +9,7 @@ from deployments.observe.metrics import TaggedCounter
 from ensemble_features.cascade.audit import FEWEST, WINDOW, Audit, interval
 from ensemble_features.cascade.feature import exit_stats
 from ensemble_features.cascade.flow import Stage
-from graph.sections import EnsembleSettings
+from ensemble_features.cascade.settings import CascadeSettings
 from tests.batches import batch
 
 
@@ -100,7 +100,7 @@ def test_without_tighten_a_threshold_stays(at_most):
 def test_a_number_is_a_share_and_tighten_needs_a_bound():
     def audited(value):
         cascade = {"order": ["a", "b"], "exit_at": [0.5], "audit": value}
-        return EnsembleSettings.model_validate({"cascade": cascade}).cascade.audit
+        return CascadeSettings.model_validate(cascade).audit
 
     assert audited(0.01).share == 0.01
     for wrong in (0, 2, {"share": 0.1, "tighten": True}, {"share": 0.1, "at_most": 1.5}):

@@ -1,6 +1,5 @@
 import asyncio
 import time
-from functools import partial
 
 import numpy as np
 import pytest
@@ -13,14 +12,15 @@ from deployments.contract.names import COMBINER, LABELER, TRANSFORMER
 from deployments.contract.options import Options
 from deployments.contract.preprocessing import Preprocessing
 from deployments.observe.metrics import TaggedCounter
-from deployments.pipeline.member_client import Member
-from deployments.pipeline.pipeline import Ensemble, Pipeline
+from deployments.pipeline.member_client import Member, QuorumSettings
+from deployments.pipeline.pipeline import Combined, Ensemble, Pipeline
 from deployments.transformer.transformer import JpegTransformer, TransformerSettings
 from ensemble_features.cascade.audit import Audit
 from ensemble_features.cascade.feature import Cascading
 from ensemble_features.cascade.flow import Cascade, LoadShed, LoadState
+from ensemble_features.cascade.section import CascadeSection
+from ensemble_features.cascade.settings import CascadeSettings, UnderLoadSettings
 from graph.composition import ensemble
-from graph.sections import EnsembleSettings, UnderLoadSettings
 from tests import pictures
 from tests.batches import batch, errors
 
@@ -47,10 +47,18 @@ class Hangs(Says):
         await asyncio.Event().wait()
 
 
-def cascade(*members, exit_at=(0.9,), weights=None, combiner=None, flow=Cascade, **asking):
+class Combining(Cascade):
+    """A cascade, and the node behind it."""
+
+    async def __call__(self, batch):
+        return await Pipeline(self, Combined(self._combiner))(batch)
+
+
+def cascade(*members, exit_at=(0.9,), weights=None, combiner=None, flow=Combining, **asking):
     combiner = combiner or Combiner(CombinerSettings(), weights or {member.name: 1.0 for member in members})
-    settings = EnsembleSettings(cascade={"order": [member.name for member in members], "exit_at": exit_at}, **asking)
-    return flow({member.name: Member(member, "small") for member in members}, combiner, settings, settings.cascade)
+    settings = CascadeSettings(order=[member.name for member in members], exit_at=exit_at)
+    named = {member.name: Member(member, "small") for member in members}
+    return flow(named, combiner, QuorumSettings(**asking), settings)
 
 
 def side_by_side(members, combiner, asking, _):
@@ -190,7 +198,7 @@ async def test_ballots_are_what_was_combined(values):
     says = {1: SURE, 2: UNSURE, 3: SURE, 4: UNSURE}
     a, b = Says("a", says), Says("b", {2: OTHER, 4: SURE})
     combined = await cascade(a, b)(pixels(*values))
-    ballots = await cascade(a, b, flow=partial(Cascade, combined=False))(pixels(*values))
+    ballots = await cascade(a, b, flow=Cascade)(pixels(*values))
     again = await Combiner(CombinerSettings(), {"a": 1.0, "b": 1.0})(ballots)
     np.testing.assert_array_equal(again.payload, combined.payload)
     assert asked(ballots) == asked(combined)
@@ -220,11 +228,11 @@ async def test_leaving_cancels_the_call_under_way():
 
 def audited(*members, share=1.0, exit_at=(0.9,), **asking):
     names = [member.name for member in members]
-    settings = EnsembleSettings(cascade={"order": names, "exit_at": exit_at}, **asking)
+    settings = CascadeSettings(order=names, exit_at=exit_at)
     audit = Audit(names[:-1], exit_at, share, None, False, TaggedCounter)
     combiner = Combiner(CombinerSettings(), {name: 1.0 for name in names})
     by_name = {member.name: Member(member, "small") for member in members}
-    flow = Cascade(by_name, combiner, settings, settings.cascade, audit)
+    flow = Combining(by_name, combiner, QuorumSettings(**asking), settings, audit)
     return flow, audit._audited.counts
 
 
@@ -280,11 +288,11 @@ async def test_an_exit_at_the_second_stage_is_compared_with_all_three():
 async def test_under_load_lower_thresholds_hold_and_what_they_shortened_says_so():
     a, b = Says("a", {1: SURE, 2: UNSURE, 3: [0.55, 0.45]}), Says("b", {2: OTHER, 3: OTHER})
     load = LoadState(UnderLoadSettings(exit_at=(0.58,)))
-    settings = EnsembleSettings(cascade={"order": ["a", "b"], "exit_at": [0.9]})
+    settings = CascadeSettings(order=["a", "b"], exit_at=[0.9])
     combiner = Combiner(CombinerSettings(), {"a": 1.0, "b": 1.0})
     loads = load, LoadState(UnderLoadSettings(exit_at=(0.58,)))
-    flow = Cascade(
-        {"a": Member(a, "small"), "b": Member(b, "small")}, combiner, settings, settings.cascade, loads=loads
+    flow = Combining(
+        {"a": Member(a, "small"), "b": Member(b, "small")}, combiner, QuorumSettings(), settings, loads=loads
     )
     assert shed(await flow(pixels(1, 2, 3))) == [False] * 3
     load.is_on = True
@@ -295,12 +303,12 @@ async def test_under_load_lower_thresholds_hold_and_what_they_shortened_says_so(
 
 
 async def test_the_lower_class_gets_the_lower_thresholds_first():
-    settings = EnsembleSettings(
-        cascade={"order": ["a", "b"], "exit_at": [0.9]}, under_load={"exit_at": [0.5], "from_queue_ms": 100}
-    )
+    settings = CascadeSettings(order=["a", "b"], exit_at=[0.9])
+    under_load = UnderLoadSettings(exit_at=[0.5], from_queue_ms=100)
     members = {"a": Member(Says("a", {1: UNSURE}), "small"), "b": Member(Says("b", {1: OTHER}), "small")}
-    loads = [LoadState(settings.under_load) for _ in range(2)]
-    flow = Cascade(members, Combiner(CombinerSettings(), {"a": 1.0, "b": 1.0}), settings, settings.cascade, loads=loads)
+    loads = [LoadState(under_load) for _ in range(2)]
+    combiner = Combiner(CombinerSettings(), {"a": 1.0, "b": 1.0})
+    flow = Combining(members, combiner, QuorumSettings(), settings, loads=loads)
     # The lower class has waited for 200 ms, and the usual one for nothing.
     for priority, waited_ns, expected in ((0, 0, ("a", "b")), (2, 2 * 10**8, ("a",)), (0, 0, ("a", "b"))):
         step = Step(Note("decode", 10**9 + waited_ns, 0, {}, ("", 0)))
@@ -345,7 +353,7 @@ async def labelled(batch):
 
 async def test_an_early_exit_passes_what_is_behind_before_the_others_are_answered():
     a, b = Says("a", {1: SURE, 2: UNSURE, 3: OTHER, 4: UNSURE}), Waits("b", {2: OTHER})
-    graph, left = Pipeline(Pipeline(cascade(a, b, quorum=2)), labelled), []
+    graph, left = Pipeline(Pipeline(cascade(a, b, quorum=2), Combined(None)), labelled), []
 
     async def take():
         async for positions, part in graph.parts(pixels(1, 2, 3, 4)):
@@ -393,15 +401,15 @@ class Sized(Says):
 async def test_pixels_are_made_only_of_images_that_go_on():
     sure, unsure = [0.95, 0.05], [0.6, 0.4]
     first, second = (Sized(name, {10: sure, 90: unsure}) for name in ("first", "second"))
-    asking = EnsembleSettings(cascade={"order": ["first", "second"], "exit_at": [0.9]})
-    members = {"first": Member(first, "small"), "second": Member(second, "large")}
+    section = CascadeSection(cascade={"order": ["first", "second"], "exit_at": [0.9]})
     combiner = Combiner(CombinerSettings(), {"first": 1.0, "second": 1.0})
     wanted = {"small": Preprocessing((8, 8)), "large": Preprocessing((16, 16)), "other": Preprocessing((4, 4))}
     transformer = JpegTransformer(TransformerSettings(), wanted, 1)
     feature = Cascading.__new__(Cascading)
-    feature.asker = lambda *_: Cascade(members, combiner, asking, asking.cascade)
+    feature._quorum, feature._settings = QuorumSettings(), section.cascade
+    feature._under_load = feature._audit = None
     nodes = {TRANSFORMER: transformer, COMBINER: combiner, LABELER: passes, "first": first, "second": second}
-    graph = ensemble({"first": "small", "second": "large"}, asking, nodes, [feature])
+    graph = ensemble({"first": "small", "second": "large"}, QuorumSettings(), nodes, [feature])
     answer = await graph(batch([pictures.encode(pictures.grey(level)) for level in (10, 90, 10, 90)]))
     assert asked(answer) == [("first",), ("first", "second")] * 2
     assert (first.seen, second.seen) == ([(4, 8, 8, 3)], [(2, 16, 16, 3)])

@@ -7,7 +7,8 @@ from deployments.contract.batch import Batch
 from deployments.contract.item import Item, Note, Step
 from deployments.contract.options import Options
 from ensemble_features.cascade.flow import LoadState
-from graph.sections import EnsembleSettings, UnderLoadSettings
+from ensemble_features.cascade.section import CascadeSection
+from ensemble_features.cascade.settings import UnderLoadSettings
 
 
 def waited(*milliseconds, **options):
@@ -65,4 +66,4 @@ def test_full_quality_is_granted_always_and_under_load_to_a_share():
 )
 def test_what_does_not_fit_a_cascade_is_refused(settings):
     with pytest.raises(ValidationError, match=r"under_load|until_queue_ms"):
-        EnsembleSettings.model_validate(settings)
+        CascadeSection.model_validate(settings)

@@ -57,4 +57,4 @@ async def test_labels_are_bounded_in_number(count):
 
 async def test_where_no_labels_are_taken_that_is_said():
     with pytest.raises(UnknownRequest, match="configure `feedback`"):
-        await label(NO_FEEDBACK.handles["feedback"], true(name="cat"))
+        await label(NO_FEEDBACK.feedback, true(name="cat"))

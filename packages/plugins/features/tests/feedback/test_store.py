@@ -158,7 +158,7 @@ async def test_a_request_is_known_by_its_own_id_or_by_its_trace():
 
 async def test_where_no_labels_are_taken_that_is_told():
     with pytest.raises(UnknownRequest, match="configure `feedback`"):
-        await NO_FEEDBACK.handles["feedback"]("r", "cat", 0, "")
+        await NO_FEEDBACK.feedback("r", "cat", 0, "")
 
 
 async def test_an_answer_that_leaves_before_others_is_remembered_and_copied_like_them():

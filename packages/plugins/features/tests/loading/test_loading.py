@@ -18,7 +18,7 @@ from deployments.ingress.settings import IngressSettings
 from deployments.ingress.single_member import MemberModelInfo, SingleMemberGraph
 from ensemble_features.loading.feature import Change, ModelControl
 from ensemble_features.loading.flow import UnloadGate
-from graph.sections import LoadingSettings
+from ensemble_features.loading.settings import LoadingSettings
 from tests.batches import batch, errors
 from tests.unit.deployments.ingress.test_ingress import OBSERVER, Graph
 
@@ -42,8 +42,10 @@ class Served:
     def __init__(self, operators="anyone", **settings):
         self.member, self.changes = Member(), []
         self.versions = dict.fromkeys(("one", "two", "remote"), "1")
-        self.gates = UnloadGate({"one", "two"}, 1, self.versions, {})
-        gated = self.gates.put_before({"one": self.member, "two": Member(), "remote": Member()})
+        self.left_out = {}
+        self.gates = UnloadGate({"one", "two"}, 1, self.versions, {}, self.left_out)
+        gated = {name: self.gates.before(name, node) for name, node in (("one", self.member), ("two", Member()))}
+        gated["remote"] = Member()
         ensemble = Ingress.of_images(Graph(), IngressSettings(**settings), 2, OBSERVER)
         offer = MemberModelInfo((2, 3), "1", "openvino")
         self.members = {
@@ -65,9 +67,8 @@ class Served:
 
 async def test_a_member_that_is_unloaded_is_not_asked_and_each_image_says_so():
     member = Member()
-    gates = UnloadGate({"one"}, 1, {}, {})
-    gated = gates.put_before({"one": member, "other": member})
-    assert gated["other"] is member
+    gates = UnloadGate({"one"}, 1, {}, {}, {})
+    gated = {"one": gates.before("one", member)}
     pixels = np.zeros((2, 2, 3, 3), np.uint8)
     assert not errors(await gated["one"](batch(pixels)))
     gates.settings = LoadingSettings(unloaded=("one",))
@@ -88,7 +89,7 @@ async def test_a_member_that_is_unloaded_is_not_asked_and_each_image_says_so():
 )
 def test_settings_that_the_quorum_or_the_names_forbid_are_refused(settings, told):
     with pytest.raises(ConfigurationError, match=told):
-        UnloadGate({"one", "two"}, 1, {}, {}).check(LoadingSettings(**settings))
+        UnloadGate({"one", "two"}, 1, {}, {}, {}).check(LoadingSettings(**settings))
 
 
 async def test_a_load_is_done_when_the_member_has_answered_by_the_version():

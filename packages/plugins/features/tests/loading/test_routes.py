@@ -19,10 +19,8 @@ def served():
     return Served()
 
 
-class Extension(Loading):
+class Feature(Loading):
     """The feature as it is when the ingress stands."""
-
-    announces = ("model_repository",)
 
     def __init__(self, served):
         self._gates, self._control = served.gates, served.control
@@ -33,9 +31,10 @@ def door(served):
     made = Door()
     made.service = replace(
         made.service,
-        extensions=[Extension(served)],
+        features=[Feature(served)],
         members=served.members,
         versions=served.versions,
+        left_out=served.left_out,
         labels=("a", "b"),
     )
     made._http = HttpServer(made.service)
@@ -91,7 +90,7 @@ def test_bad_requests_change_nothing(door, served, path, body, headers, status):
 
 def test_who_may_not_is_told_so(door):
     other = Served(("ops",))
-    door.service = replace(door.service, extensions=[Extension(other)])
+    door.service = replace(door.service, features=[Feature(other)], left_out=other.left_out)
     door._http = HttpServer(door.service)
     status, answer = door.ask(LOAD, VERSION_2)
     assert (status, answer["error"].partition(":")[0]) == (403, "forbidden")

@@ -27,10 +27,12 @@ def server(**page):
     config = parse({**CONFIG, "page": page})
     [settings] = [each.settings for each in wanted(config) if each.feature is Page]
     versions = {"near": "3"}
-    made = Page(config, EnsembleSignature((), {}, {}, (), {}), Site("app", "here", {}, versions, {}, settings))
+    made = Page(
+        config, EnsembleSignature((), {}, {}, (), {}), Site("app", "here", settings=settings, versions=versions)
+    )
     ingress = Ingress.of_images(graph, IngressSettings(), 10, Observer())
     members = {"near": (ingress, MemberModelInfo((8, 8), "3", "openvino"))}
-    service = Service(ingress, ("cat", "dog"), lambda: True, members=members, versions=versions, extensions=[made])
+    service = Service(ingress, ("cat", "dog"), lambda: True, members=members, versions=versions, features=[made])
     return HttpServer(service)
 
 
@@ -125,6 +127,4 @@ def test_the_strategy_in_words():
     assert strategy(usual) == "mean of 2 members, of which 1 must answer"
     cascade = {"cascade": {"order": ["six", "one"], "exit_at": [0.665]}}
     staged = parse({"members": [{"name": "one"}, {"name": "six"}], "ensemble": cascade})
-    assert strategy(staged, [each.feature.describe(staged) for each in wanted(staged)]) == (
-        "cascade: six, then one below 0.665; mean of 2 members, of which 2 must answer"
-    )
+    assert strategy(staged) == ("cascade: six, then one below 0.665; mean of 2 members, of which 2 must answer")

@@ -7,12 +7,13 @@ import pytest
 from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item
-from deployments.contract.rollout import ShadowSettings
 from deployments.observe.metrics import TaggedCounter
 from deployments.pipeline.member_client import Member
 from ensemble_features.record import Followed, PixelTap, Record, Trials
 from ensemble_features.shadow.feature import replaced
 from ensemble_features.shadow.flow import Pairs, Shadow, ShadowCounters
+from ensemble_features.shadow.section import shadows
+from ensemble_features.shadow.settings import ShadowSettings
 from graph.config import parse
 from tests.batches import batch
 
@@ -164,13 +165,13 @@ SHADOW = {"name": "s", "role": "shadow", "share": 0.1}
 def test_a_shadow_is_compared_with_the_member_of_its_model_or_the_one_that_is_named():
     members = [{"name": "a", "model": "m"}, {"name": "b"}, {**SHADOW, "model": "m"}]
     config = parse({"members": members})
-    assert ([m.name for m in config.voters], list(config.shadows), config.weights) == (
+    assert ([m.name for m in config.voters], list(shadows(config)), config.weights) == (
         ["a", "b"],
         ["s"],
         {"a": 1, "b": 1},
     )
-    assert replaced(config.shadows["s"], config) == "a"
+    assert replaced(config.members[2], config) == "a"
     named = parse({"members": [*members[:2], {**SHADOW, "replaces": "b"}]})
-    assert replaced(named.shadows["s"], named) == "b"
+    assert replaced(named.members[2], named) == "b"
     other = named.members[1].model_copy(update={"model": "x"})
     assert replaced(other, parse({"members": [{"name": "a"}, {"name": "b"}, SHADOW]})) == ""

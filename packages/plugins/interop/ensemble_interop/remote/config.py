@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -28,8 +28,10 @@ LONGEST_MS = 600_000
 
 
 class RemoteConfig(TensorSettings, MemberConfig):
-    """Where the server of a member is, and how it is called."""
+    """Where the server of a member is, and how it is called; a protocol sets what makes a client of an endpoint."""
 
+    over_grpc: ClassVar[type[Any]]
+    over_http: ClassVar[type[Any]]
     url: Annotated[str, Field(max_length=2048)] = Field(
         description="http://, https://, grpc:// or grpcs://, host and port; for HTTP, a path before /v1 or /v2, too"
     )
@@ -123,7 +125,8 @@ class RemoteConfig(TensorSettings, MemberConfig):
 
     def connect(self, ip: str, max_scores: int) -> Client:
         """Make a client of the endpoint at an IP address, which accepts responses of at most `max_scores` scores."""
-        raise NotImplementedError
+        client: Client = (self.over_grpc if self.is_grpc else self.over_http)(self, ip, max_scores)
+        return client
 
     def bind(self, metadata: Any) -> Binding:
         """Find the tensors by which the model is called; raises IncompatibleModel if there are none."""

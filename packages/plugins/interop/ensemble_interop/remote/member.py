@@ -18,7 +18,7 @@ from deployments.contract import clock
 from deployments.contract.batch import NO_SCORES, Batch, Work, failed, predicted
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import AttributeValue, Item
-from deployments.contract.member import MemberInterface, Signature
+from deployments.contract.member import PREPROCESSING_FIELDS, MemberInterface, Signature
 from deployments.contract.nodes import Node
 from deployments.contract.options import MAX_CLASSES
 from deployments.contract.payload import Images, Probabilities
@@ -209,7 +209,7 @@ def _trace_parent(items: Sequence[Item], span: str) -> str:
 
 
 class RemoteKind(RemoteConfig):
-    """A kind of member on another server: a protocol is a subclass with a `connect` of its own."""
+    """A kind of member on another server: a protocol is a subclass with clients of its own."""
 
     def class_names(self) -> tuple[str, ...] | None:
         """Return the configured labels; raises ConfigurationError if a file can't be read or a class has no name."""
@@ -240,10 +240,7 @@ class RemoteKind(RemoteConfig):
             version=binding.version if binding is not None else None,
             labels=labels,
             size=self.size or (binding.size if binding is not None else None),
-            crop_ratio=self.crop_ratio,
-            resize=self.resize,
-            interpolation=self.interpolation,
-            border=self.border,
+            **{name: getattr(self, name) for name in PREPROCESSING_FIELDS},
             as_sent=binding.as_sent if binding is not None else bool(self.as_sent),
         )
 

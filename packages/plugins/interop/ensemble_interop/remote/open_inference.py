@@ -18,7 +18,7 @@ from pydantic import Field
 
 from deployments.contract.payload import Images
 from ensemble_interop.remote.calls import JSON, GrpcConnection, HttpConnection, parse
-from ensemble_interop.remote.client import Client, InvalidResponse, Output, Unavailable
+from ensemble_interop.remote.client import InvalidResponse, Output, Unavailable
 from ensemble_interop.remote.config import RemoteConfig
 from ensemble_interop.remote.member import RemoteKind
 from ensemble_interop.remote.tensors import FLOATS, Binding, Content, ModelMetadata, Tensor
@@ -216,8 +216,5 @@ def _output(header: str | None, body: bytes, wanted: str, most: int) -> Output:
 class OpenInference(RemoteKind):
     """A model on another server, called by REST or gRPC according to its URL."""
 
+    over_grpc, over_http = OpenInferenceGrpc, OpenInferenceHttp
     kind: Literal["open_inference"] = Field(description="the Open Inference Protocol")
-
-    def connect(self, ip: str, max_scores: int) -> Client:
-        """See `RemoteConfig.connect`."""
-        return (OpenInferenceGrpc if self.is_grpc else OpenInferenceHttp)(self, ip, max_scores)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from google.protobuf.struct_pb2 import ListValue
 
+from deployments.ingress.http import base64_images
 from ensemble_interop.seldon import seldon_pb2 as pb
 from ensemble_interop.tensorflow_serving import tensorflow_serving_pb2 as tf
 
@@ -92,6 +93,13 @@ class Feedback(msgspec.Struct):
     request: Labelled = msgspec.field(default_factory=Labelled)
     response: Labelled = msgspec.field(default_factory=Labelled)
     reward: float = 0.0
+
+
+def decode_image(content: Any) -> Any:
+    """Decode the image of a message of JSON, if it has one in base64."""
+    if isinstance(content, dict) and isinstance(text := content.get("binData"), str):
+        [content["binData"]] = base64_images.decoded([text], "binData")
+    return content
 
 
 def from_proto(message: pb.SeldonMessage) -> SeldonMessage:

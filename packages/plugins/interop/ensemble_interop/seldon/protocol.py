@@ -17,7 +17,14 @@ from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Call
 from ensemble_interop.seldon import seldon_pb2 as pb
 from ensemble_interop.seldon.graph import Graph
-from ensemble_interop.seldon.messages import Feedback, SeldonMessage, feedback_from_proto, from_proto, to_proto
+from ensemble_interop.seldon.messages import (
+    Feedback,
+    SeldonMessage,
+    decode_image,
+    feedback_from_proto,
+    from_proto,
+    to_proto,
+)
 
 SELDON = pb.DESCRIPTOR.services_by_name["Seldon"]
 PREDICT, SEND_FEEDBACK = f"{SELDON.full_name}/Predict", f"{SELDON.full_name}/SendFeedback"
@@ -64,7 +71,8 @@ class Seldon(Protocol):
             asked = headers.with_options(options.DEFAULT, request.headers)
             image = bodies.of_image(ingress.settings, service.max_image_bytes)
             body, began = await bodies.document(request, ingress.admission, call.caller, image=image, asked=asked)
-            return encoded(await graph.predict(bodies.parsed(body, SeldonMessage), asked, call, began))
+            message = bodies.parsed(body, SeldonMessage, mend=decode_image)
+            return encoded(await graph.predict(message, asked, call, began))
 
         async def feedback(request: Request, call: Call) -> Response:
             # A client sends its request and the answer along.

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from deployments.contract.payload import Images
 from ensemble_interop.remote.calls import JSON, GrpcConnection, HttpConnection, parse
-from ensemble_interop.remote.client import Client, InvalidResponse, Output, RequestRejected, ServerError
+from ensemble_interop.remote.client import InvalidResponse, Output, RequestRejected, ServerError
 from ensemble_interop.remote.member import RemoteKind
 from ensemble_interop.remote.open_inference import READ_DIMENSIONS, no_output, output_array
 from ensemble_interop.remote.tensors import (
@@ -214,12 +214,9 @@ def predict_body(tensors: Sequence[Content], signature: str) -> tuple[bytes, dic
 class TensorFlowServing(RemoteKind):
     """A model on another server, called by REST or gRPC according to its URL."""
 
+    over_grpc, over_http = TensorFlowGrpc, TensorFlowHttp
     kind: Literal["tensorflow_serving"] = Field(description="TensorFlow Serving's API")
     signature_name: TensorName = Field("serving_default", description="the signature of the model that is called")
     datatype: Literal["UINT8", "FP32"] = Field(
         "UINT8", description="type of the input, for a server without metadata, such as KServe's own over REST"
     )
-
-    def connect(self, ip: str, max_scores: int) -> Client:
-        """See `RemoteConfig.connect`."""
-        return (TensorFlowGrpc if self.is_grpc else TensorFlowHttp)(self, ip, max_scores)

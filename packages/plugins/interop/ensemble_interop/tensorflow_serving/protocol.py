@@ -13,7 +13,8 @@ from deployments.contract.errors import InvalidParameter, NotFound
 from deployments.contract.options import Options
 from deployments.ingress import headers, options
 from deployments.ingress.error_style import ErrorStyle, ProtocolError
-from deployments.ingress.http import bodies
+from deployments.ingress.http import base64_images, bodies
+from deployments.ingress.http.base64_images import Base64
 from deployments.ingress.open_inference.model import INPUT, MODEL
 from deployments.ingress.open_inference.tensors import Tensor, to_list
 from deployments.ingress.protocol import Protocol, Service
@@ -32,13 +33,13 @@ OTHERS = re.compile(r"/v1/models/([^/:]+)(?:/versions/([^/:]+))?([/:][^/:]+)?")
 class Encoded(msgspec.Struct, forbid_unknown_fields=True):
     """An image's bytes in base64."""
 
-    b64: bytes
+    b64: Base64
 
 
 class Row(msgspec.Struct, forbid_unknown_fields=True):
     """An image, or an object with it as the input `image`."""
 
-    b64: bytes | None = None
+    b64: Base64 | None = None
     image: Encoded | None = None
 
 
@@ -133,7 +134,8 @@ class TensorFlowServingHttp:
         column = sent.inputs.image if isinstance(sent.inputs, Column) else sent.inputs or []
         # Before anything looks at each of them.
         self._ingress.admission.check_count(len(column if sent.instances is None else sent.instances))
-        images = [image.b64 for image in column] if sent.instances is None else [_image(row) for row in sent.instances]
+        texts = [image.b64 for image in column] if sent.instances is None else [_text(row) for row in sent.instances]
+        images = base64_images.decoded(texts)
         inferred = await self._servable.predict(images, self._servable.outputs, asked, call, began)
         columns = {tensor.name: _rows(tensor) for tensor in inferred.outputs}
         if sent.instances is None:
@@ -146,7 +148,7 @@ class TensorFlowServingHttp:
         sent, began = await self._read(request, call, asked, ClassifyRequest)
         self._ingress.admission.check_count(len(sent.examples))
         given = (sent.context, *sent.examples)
-        context, *examples = [None if each.image is None else each.image.b64 for each in given]
+        context, *examples = [None if each.image is None else _image(each.image) for each in given]
         return plain({"results": await self._servable.classify(examples, context, asked, call, began)})
 
     async def _read(self, request: Request, call: Call, asked: Options, model: type[R]) -> tuple[R, float]:
@@ -166,8 +168,13 @@ def _route(method: str, handler: Handler, summary: str, *answers: Any, body: Any
     return Route(method, handler, title, answers, errors, AS_MESSAGE, body=asked, observed=bool(body))
 
 
-def _image(row: Row) -> bytes:
-    """Return the one image of a row."""
+def _image(given: Encoded) -> bytes:
+    [image] = base64_images.decoded([given.b64])
+    return image
+
+
+def _text(row: Row) -> str:
+    """Return the one image of a row, in base64."""
     image = row.b64 if row.image is None else row.image.b64
     if image is None or None not in (row.b64, row.image):
         raise InvalidParameter(HINT)

@@ -131,7 +131,7 @@ async def test_an_encoded_image_over_grpc_and_its_id():
         ({"data": {}}, "binData"),
         ({"data": DATA}, "binData"),
         ({"data": {"ndarray": []}, "binData": "eA=="}, "binData"),
-        ({"binData": "%"}, "JSON object"),
+        ({"binData": "%"}, "binData must be base64"),
         ({"binData": "eA==", "meta": {"puid": "x" * 257}}, "puid"),
         ({"binData": "eA==", "meta": {"puid": "\ud800"}}, "no text"),
         ({"data": {"tensor": {"shape": [2, 3, 5, 3], "values": [1.0]}}}, "1 elements"),

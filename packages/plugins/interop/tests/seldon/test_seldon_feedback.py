@@ -2,13 +2,12 @@
 
 import json
 from dataclasses import replace
-from typing import ClassVar
 
 import pytest
 
 from deployments.contract.errors import InvalidParameter, UnknownRequest
 from deployments.ingress.http.server import HttpServer
-from deployments.ingress.protocol import Extension
+from deployments.ingress.protocol import Served, Serves
 from deployments.observe.observer import Call, Trace
 from ensemble_interop.seldon import graph
 from ensemble_interop.seldon import seldon_pb2 as pb
@@ -19,10 +18,11 @@ from tests.door import NO_FEEDBACK, Door
 
 
 def service(take):
-    class TakesLabels(Extension):
-        handles: ClassVar = {"feedback": take}
+    class TakesLabels(Serves):
+        def serve(self, service):
+            return Served(handles={"feedback": take})
 
-    return replace(Door().service, labels=("a", "b", "c", "d"), extensions=[TakesLabels()])
+    return replace(Door().service, labels=("a", "b", "c", "d"), features=[TakesLabels()])
 
 
 def ask(message):
@@ -112,6 +112,4 @@ async def test_mistakes_over_grpc():
         with pytest.raises(InvalidParameter, match="truth"):
             await call(Told(), message)
     with pytest.raises(UnknownRequest, match="configure `feedback`"):
-        await call(
-            NO_FEEDBACK.handles["feedback"], pb.Feedback(response={"meta": {"puid": "r"}}, truth={"strData": "a"})
-        )
+        await call(NO_FEEDBACK.feedback, pb.Feedback(response={"meta": {"puid": "r"}}, truth={"strData": "a"}))

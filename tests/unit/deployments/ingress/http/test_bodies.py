@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.ingress.http import bodies
+from deployments.ingress.http import base64_images
 from tests.door import Door
 
 NAMES = st.sampled_from([b"image", b"image", b"image", b"other", b"", b"\xff", "ü".encode(), b'im"age', b"image\0"])
@@ -229,19 +229,48 @@ def test_several_members_of_gzip_are_told_to_be_one():
     assert (status, "in one piece" in told["error"]["message"]) == (422, True)
 
 
+CONTENT = bytes(range(256))
+STANDARD = base64.b64encode(CONTENT).decode()
 TEXTS = {
-    "line breaks": base64.encodebytes(bytes(range(256))).decode(),
-    "URL-safe": base64.urlsafe_b64encode(bytes(range(256))).decode(),
+    "standard": STANDARD,
+    "line breaks": base64.encodebytes(CONTENT).decode(),
+    "URL-safe": base64.urlsafe_b64encode(CONTENT).decode(),
+    "without padding": STANDARD.rstrip("="),
+    "of a canvas": f"data:image/jpeg;base64,{STANDARD}",
+    "of a FileReader": f"data:application/octet-stream;base64,{STANDARD}",
 }
+NO_TEXTS = ("ä", "a", "data:image/jpeg,abc", "data:image/jpeg;base64", "no*base64", "abc=def")
+
+
+def with_image(text):
+    """The requests, by path, that have an image as text."""
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [text]}
+    return {
+        "/v2/models/ensemble/infer": {"inputs": [tensor]},
+        "/v1/models/ensemble:predict": {"instances": [{"b64": text}]},
+        "/v1/models/ensemble:classify": {"examples": [{"image": {"b64": text}}]},
+        "/api/v1.0/predictions": {"binData": text},
+    }
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_another_base64_is_told_which_is_read(text):
-    tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [text]}
-    for path, body in {
-        "/v2/models/ensemble/infer": {"inputs": [tensor]},
-        "/v1/models/ensemble:predict": {"instances": [{"b64": text}]},
-        "/api/v1.0/predictions": {"binData": text},
-    }.items():
-        status, told = Door().ask(path, json.dumps(body).encode())
-        assert (400 <= status < 500, bodies.BASE64 in json.dumps(told)) == (True, True)
+@pytest.mark.parametrize("path", with_image(""))
+def test_an_image_is_read_from_base64_as_clients_write_it(path, text):
+    door = Door()
+    status, told = door.ask(path, json.dumps(with_image(text)[path]).encode())
+    assert (status, door.images) == (200, [CONTENT]), told
+
+
+@pytest.mark.parametrize("text", NO_TEXTS)
+@pytest.mark.parametrize("path", with_image(""))
+def test_what_is_no_base64_is_told_what_is(path, text):
+    status, told = Door().ask(path, json.dumps(with_image(text)[path]).encode())
+    assert (400 <= status < 500, base64_images.HINT in json.dumps(told)) == (True, True), told
+
+
+def test_json_for_images_as_bodies_is_told_where_json_goes():
+    status, told = Door().ask("/classify", b"{}", [("Content-Type", b"application/json")])
+    assert status == 415
+    for path in ("/v2/models/ensemble/infer", "/v1/models/ensemble:predict"):
+        assert path in told["error"]["message"]
+        assert Door().ask(path, json.dumps(with_image(STANDARD)[path]).encode())[0] == 200

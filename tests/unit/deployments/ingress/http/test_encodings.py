@@ -8,7 +8,8 @@ import pytest
 from deployments.contract.caller import ANYONE
 from deployments.contract.errors import ImageTooLarge, InvalidParameter, UnsupportedMediaType
 from deployments.ingress.admission import AdmissionController
-from deployments.ingress.http.bodies import FREE_BYTES, MOST_AT_ONCE, MOST_TIMES, Limit, bounded
+from deployments.ingress.http.bodies import Limit, bounded
+from deployments.ingress.http.content_encoding import FREE_BYTES, MOST_AT_ONCE, MOST_TIMES
 from deployments.ingress.settings import IngressSettings
 from deployments.ingress.uploads import Upload
 

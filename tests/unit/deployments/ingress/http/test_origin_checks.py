@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from deployments.ingress.http.server import HttpServer
-from deployments.ingress.protocol import Extension
+from deployments.ingress.protocol import Served, Serves
 from ensemble_features.feedback.labels import routes
 from ensemble_features.page.feature import Page
 from tests.door import NO_LOADING, WITHOUT, Door
@@ -18,15 +18,15 @@ async def takes_label(request_id, label, index, key):
     return None
 
 
-class TakesLabels(Extension):
-    def routes(self, service):
-        return routes(service.ingress, takes_label)
+class TakesLabels(Serves):
+    def serve(self, service):
+        return Served(routes(service.ingress, takes_label))
 
 
 def door(is_local=True, **settings):
     made = Door(**settings)
     features = [NO_LOADING, TakesLabels(), Page(*WITHOUT)]
-    made.service = replace(made.service, is_local=is_local, extensions=features)
+    made.service = replace(made.service, is_local=is_local, features=features)
     made._http = HttpServer(made.service)
     return made
 

@@ -1,4 +1,4 @@
-"""The sections of the configuration that features read, and the section `loading` of `user_config`."""
+"""The settings of a cascade."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from deployments.combiner import VOTES, VOTES_HINT
 from deployments.contract.settings import Name, Schema
-from deployments.pipeline.member_client import QuorumSettings
 
 Sureness = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
@@ -61,21 +59,6 @@ class CascadeSettings(Schema):
             raise ValueError(f"versions: {unknown[0]!r} is not in the order")
         return self
 
-    def check(self, weights: dict[str, float], method: str) -> None:
-        """Raise ValueError unless the order names each member once, and the combined probabilities can be compared."""
-        if sorted(self.order) != sorted(weights):
-            raise ValueError(f"ensemble.cascade.order must name each member once: {sorted(weights)}")
-        if method == VOTES:
-            raise ValueError(f"combiner.{VOTES_HINT}")
-        gates = [not weights[name] for name in self.order]
-        first = gates.index(False)
-        if any(gates[first:]):
-            late = self.order[gates.index(True, first)]
-            raise ValueError(
-                f"ensemble.cascade.order: {late!r} has weight 0, and no say beside {self.order[first]!r}, which is "
-                "asked before it; put it first, or give it a weight"
-            )
-
 
 class UnderLoadSettings(Schema):
     """Lower thresholds of the cascade while images wait long."""
@@ -101,34 +84,3 @@ class UnderLoadSettings(Schema):
         if self.until_queue_ms >= self.from_queue_ms:
             raise ValueError("until_queue_ms must be below from_queue_ms, or thresholds would change with every batch")
         return self
-
-
-class EnsembleSettings(QuorumSettings):
-    """How the members are called: side by side, or one after the other."""
-
-    cascade: CascadeSettings | None = Field(
-        None, description="calls members one after the other; default: all side by side"
-    )
-    under_load: UnderLoadSettings | None = Field(None, description="a cheaper cascade while images wait long")
-
-    @model_validator(mode="after")
-    def _loads_a_cascade(self) -> Self:
-        if self.under_load is None:
-            return self
-        if self.cascade is None:
-            raise ValueError("under_load lowers a cascade's thresholds; configure ensemble.cascade, too")
-        usual, lower = self.cascade.exit_at, self.under_load.exit_at
-        if len(usual) != len(lower) or any(low > high for low, high in zip(lower, usual, strict=True)):
-            raise ValueError(
-                f"under_load.exit_at needs {len(usual)} thresholds, none above the cascade's: {list(usual)}"
-            )
-        return self
-
-
-class LoadingSettings(Schema):
-    """The members that clients have loaded and unloaded."""
-
-    unloaded: tuple[Name, ...] = Field((), max_length=64, description="members that are not called")
-    loaded: dict[Name, Annotated[int, Field(ge=1)]] = Field(
-        {}, max_length=64, description="the version that was loaded last, by member"
-    )

@@ -1,4 +1,4 @@
-"""The settings of a member for canaries and shadows, by which another version or model is tried on live requests."""
+"""The settings of a member's canary, by which another version is tried on live requests."""
 
 from __future__ import annotations
 
@@ -40,13 +40,4 @@ class CanaryConfig(CanarySettings):
         "image",
         pattern=r"^(image|header:[A-Za-z0-9_-]{1,64})$",
         description="images with the same key get the same version: a request's `header:<name>`, or the image",
-    )
-
-
-class ShadowSettings(Schema):
-    """How many images a shadow gets a copy of."""
-
-    share: float = Field(ge=0, le=1, description="share of the images that it gets")
-    max_queue_ms: float = Field(
-        100.0, ge=0, le=60_000, description="a batch in which an image has waited longer is not copied, ms"
     )

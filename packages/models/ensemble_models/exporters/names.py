@@ -1,0 +1,153 @@
+"""The names of classes in every form that is usual: lists, maps, tables and lines of text."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from deployments.repository.errors import ModelError
+from deployments.repository.repository import class_names
+
+# A longer file is none of names, nor any other one beside a model that is read.
+MOST_BYTES = 16 << 20
+MARKS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig"))
+BACKGROUND = re.compile(r"_*(background|dummy|other)( class)?_*", re.IGNORECASE)
+# The keys of a mapping that holds the names, besides other fields.
+HOLDERS = ("names", "labels", "classes", "class_names", "categories", "id2label", "label_names", "class_to_idx")
+# A line with an index, or with ImageNet's id of a class, before the name, or with an index behind it.
+NUMBERED = re.compile(r"\s*(?P<index>\d+)\s*[:,;\t ]\s*(?P<name>\S.*)")
+SYNSET = re.compile(r"n\d{8}[,\s]\s*(?P<name>\S.*)")
+COUNTED = re.compile(r"(?P<name>\S.*?)\s*[:,;\t ]\s*(?P<index>\d+)\s*")
+NAME_COLUMNS = re.compile(r"(class|label|category)?[_ ]?(name|label|class|category|description)s?", re.IGNORECASE)
+
+
+def read_names(file: Path) -> tuple[str, ...]:
+    """Read the class names in a file, in order of index; see `names_in`.
+
+    Raises:
+        OSError: the file can't be read.
+        ModelError: it holds no names, or names in no usual form.
+    """
+    return names_in(read_bytes(file), file)
+
+
+def names_in(content: bytes, file: Path) -> tuple[str, ...]:
+    """Read class names in the content of a file: lines, a table, JSON, or what Python prints; see `read_names`."""
+    try:
+        return class_names(_parsed(text_of(content, file), file.suffix.lower()), file)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, csv.Error) as err:
+        raise ModelError(f"{file} has no class names in a usual form, as a name on each line: {err}") from err
+
+
+def read_bytes(file: Path) -> bytes:
+    """Read a file of bounded size; raises ModelError for a larger one."""
+    with file.open("rb") as stream:
+        content = stream.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ModelError(f"{file} has more than {MOST_BYTES >> 20} MB, so it does not describe a model")
+    return content
+
+
+def text_of(content: bytes, file: Path) -> str:
+    """Decode a text by the mark that it begins with, else as UTF-8; raises ModelError if it is no Unicode."""
+    encoding = next((name for mark, name in MARKS if content.startswith(mark)), "utf-8")
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError as err:
+        raise ModelError(f"{file} is not UTF-8; save it so: {err}") from err
+
+
+def names_of(written: Any) -> tuple[str, ...]:
+    """Read names of a list, of a map by index or to index, or of a text that Python or JSON reads as one of these.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    if isinstance(written, str):
+        # No expression is evaluated: `literal_eval` builds constants only.
+        written = ast.literal_eval(written)
+    if isinstance(written, Mapping):
+        if holder := next((key for key in HOLDERS if isinstance(written.get(key), Mapping | Sequence)), None):
+            return names_of(written[holder])
+        if written and all(isinstance(value, int) for value in written.values()):
+            written = {index: name for name, index in written.items()}
+        written = _in_order([(int(index), name) for index, name in written.items()])
+    # Keras' map of ImageNet has the id of the class before its name.
+    names = [each[-1] if isinstance(each, list | tuple) else each for each in written]
+    return tuple(_name(each) for each in names)
+
+
+def fitting(names: Sequence[str], classes: int) -> tuple[str, ...]:
+    """Drop the name of a background class that a model does not have, or add one that it has besides."""
+    if len(names) == classes + 1 and BACKGROUND.fullmatch(names[0]):
+        return tuple(names[1:])
+    if len(names) == classes - 1 == 1000:
+        return ("background", *names)
+    return tuple(names)
+
+
+def _parsed(text: str, suffix: str) -> Iterable[str]:
+    stripped = text.strip()
+    if suffix == ".json":
+        return names_of(json.loads(stripped))
+    if stripped.startswith(("{", "[")):
+        return names_of(stripped)
+    if suffix in {".csv", ".tsv"}:
+        return _table(text)
+    lines = text.rstrip().replace("\r\n", "\n").split("\n") if stripped else []
+    for form in (NUMBERED, COUNTED):
+        found = [form.fullmatch(line) for line in lines]
+        pairs = [(int(each["index"]), each["name"]) for each in found if each is not None]
+        if lines and len(pairs) == len(lines) and _is_order(pairs):
+            return _in_order(pairs)
+    synsets = [SYNSET.fullmatch(line.strip()) for line in lines]
+    return lines if None in synsets else [each["name"] for each in synsets if each is not None]
+
+
+def _table(text: str) -> list[str]:
+    """Read a table: by its columns of indices and names, if a heading or numbers tell them."""
+    dialect = csv.Sniffer().sniff(text[:4096], ",;\t") if re.search("[,;\t]", text) else csv.excel
+    rows = [row for row in csv.reader(text.splitlines(), dialect) if any(cell.strip() for cell in row)]
+    columns = range(min(map(len, rows), default=0))
+    named = [column for column in columns if NAME_COLUMNS.fullmatch(rows[0][column].strip())]
+    body = (
+        rows[1:]
+        if named or any(not _is_number(rows[0][each]) and _is_number(rows[-1][each]) for each in columns)
+        else rows
+    )
+    indexed = [each for each in columns if all(_is_number(row[each]) for row in body)]
+    name = next((each for each in [*named[::-1], *columns[::-1]] if each not in indexed), columns[-1])
+    for index in indexed:
+        if index != name and _is_order(pairs := [(int(row[index]), row[name]) for row in body]):
+            return _in_order(pairs)
+    return [row[name] for row in body]
+
+
+def _is_number(cell: str) -> bool:
+    return cell.strip().isdecimal()
+
+
+def _is_order(pairs: Sequence[tuple[int, str]]) -> bool:
+    """Check whether the indices count from 0 or from 1, each once, and the names differ."""
+    indices = sorted(index for index, _ in pairs)
+    counts = indices and indices == list(range(indices[0], indices[0] + len(pairs))) and indices[0] in {0, 1}
+    return bool(counts) and len({name for _, name in pairs}) == len(pairs)
+
+
+def _in_order(pairs: Sequence[tuple[int, Any]]) -> list[Any]:
+    if sorted(index for index, _ in pairs) not in (list(range(len(pairs))), list(range(1, len(pairs) + 1))):
+        raise ValueError("the indices of its classes don't count from 0")
+    return [name for _, name in sorted(pairs, key=lambda pair: pair[0])]
+
+
+def _name(written: Any) -> str:
+    if isinstance(written, Mapping):
+        written = written.get("name", written.get("label"))
+    if isinstance(written, bool) or not isinstance(written, str | int):
+        raise ValueError(f"{str(written)[:40]!r} is no name")
+    return str(written)
