@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -84,7 +84,7 @@ class ContributionInterceptor(Interceptor):
             self._counter.add(*each, count=count)
 
     def _judge(
-        self, index: int, predictions: dict[str, MemberPrediction], versions: dict[str, str], label: int
+        self, index: int, predictions: Mapping[str, MemberPrediction], versions: Mapping[str, str], label: int
     ) -> None:
         """Count what each member did to an answer with a true label."""
         for name, each in predictions.items():
