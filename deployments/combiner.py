@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Annotated
 
@@ -184,16 +184,27 @@ class Combiner:
         for names, selected in all_rows if answered.all() else _by_members(list(by_member), answered):
             group = Group([by_member[name][selected] for name in names], [weights.get(name, 0.0) for name in names])
             combined[selected] = together = group.combined(self.settings.method)
-            winners = [scores.argmax(axis=1).tolist() for scores in group.scores]
-            without = group.without(self._decided(winners), self.settings.method, together)
-            for name, scores, classes, others in zip(names, group.scores, winners, without, strict=True):
-                best = scores.max(axis=1).tolist()
-                for position, row in enumerate(selected.tolist()):
-                    every = scores[position].tobytes() if keeps_all[row] else b""
-                    voted = MemberPrediction(classes[position], best[position], every, others.get(position))
-                    predictions[row][name] = voted
+            places = selected.tolist()
+            votes = self._votes(group, together, [keeps_all[row] for row in places])
+            for name, of_member in zip(names, votes, strict=True):
+                for row, vote in zip(places, of_member, strict=True):
+                    predictions[row][name] = vote
         noted = [{"predictions": each} for each in predictions]
         return work.done(combined, noted.__getitem__)
+
+    def _votes(
+        self, group: Group, combined: Probabilities, keeps_all: Sequence[bool]
+    ) -> Iterator[list[MemberPrediction]]:
+        """Yield each member's predictions for a group's images; `keeps_all` tells whether they keep every class."""
+        winners = [scores.argmax(axis=1).tolist() for scores in group.scores]
+        without = group.without(self._decided(winners), self.settings.method, combined)
+        for scores, classes, others in zip(group.scores, winners, without, strict=True):
+            every = [scores[row].tobytes() if keeps else b"" for row, keeps in enumerate(keeps_all)]
+            best = scores.max(axis=1).tolist()
+            yield [
+                MemberPrediction(*vote, others.get(row))
+                for row, vote in enumerate(zip(classes, best, every, strict=True))
+            ]
 
     def _decided(self, winners: Sequence[Sequence[int]]) -> list[int]:
         """Select the images whose class one member may decide, by the members' own classes, [members][N]."""

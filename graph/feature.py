@@ -67,7 +67,7 @@ class Feature(SectionOwner, Serves):
     """Takes part in an application where its sections are set.
 
     Attributes:
-        order: its place among the others: those of a lower order are made first, see an image first, and wrap inside.
+        order: its place: a feature of a lower order is made first, sees an image first, and wraps inside.
         always: whether it takes part in every application.
         of_any_shape: whether it works however the nodes are joined.
         interceptor: sees batches before and after the graph; None for nothing.

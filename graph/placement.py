@@ -52,12 +52,13 @@ def share_of_threads(cores: int, members: int, replicas: int) -> int:
 
 
 def fixed(member: MemberConfig, agreed: EnsembleSignature) -> MemberConfig:
-    """Fix a member's version as the highest when the signatures were read, unless it names one or its policy does.
+    """Fix a member's version as that which was chosen when the signatures were read, unless its policy is another.
 
     A replica that starts later finds the same version, whatever has been added to the repository.
     """
-    if isinstance(member, LocalMember) and member.version is None and member.version_policy == "fixed":
-        return member.model_copy(update={"version": agreed.versions[member.name]})
+    version = agreed.versions[member.name]
+    if isinstance(member, LocalMember) and member.version_policy == "fixed" and isinstance(version, int):
+        return member.pinned(version)
     return member
 
 

@@ -186,7 +186,7 @@ def completed(part: Any) -> dict[str, Any] | None:
     if part.keys() <= {"args", "deployments"}:
         application["args"] |= part.pop("args", {})
         application |= part
-    elif part.keys() <= {*EnsembleConfig.known()}:
+    elif part.keys() <= EnsembleConfig.model_fields.keys():
         application["args"] |= part
     elif part.keys() <= {*QuorumSettings.known()}:
         application["args"]["ensemble"] = part

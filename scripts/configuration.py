@@ -272,6 +272,11 @@ def _send(config: Mapping[str, Any], document: Document | None, pipe: Connection
         try:
             check_file(config, document)
             pipe.send(None)
+            # Imported here: it loads the kinds of members.
+            from scripts.variants import choices
+
+            for line in chain.from_iterable(choices(check_arguments(each, config)) for each in ours(config)):
+                print(line, flush=True)
             pipe.send(list(dict.fromkeys(chain.from_iterable(_warnings(each, config) for each in ours(config)))))
         except (ConfigurationError, ScriptError, OSError, ValueError) as err:
             pipe.send(err)

@@ -207,7 +207,7 @@ async def way(image: bytes, placement: str = "inline") -> Way:
                 assert await answer(listening, image) == 200
                 found.append(Way(list(calls)))
                 # The batch is observed once its answers are out.
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.2)
     return min(found[1:], key=lambda each: each.functions)
 
 

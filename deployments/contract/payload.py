@@ -23,7 +23,7 @@ P = TypeVar("P")
 
 
 class CombinedProbabilities(dict[str, Probabilities]):
-    """Members' predictions, and what they were combined to in the same call, float32 [N,C]; a copy is not combined."""
+    """Members' predictions with their combination, float32 [N,C], of the same call; a copy is not combined."""
 
     def __init__(self, by_member: MemberProbabilities, combined: Probabilities) -> None:
         super().__init__(by_member)
@@ -95,33 +95,40 @@ def gather(parts: Sequence[tuple[Sequence[int], P]], count: int) -> P:
     In arrays by name, a row that no part has is NaN.
     """
     # The payload of images that have all failed is of no particular type.
-    whole = next((part for rows, part in parts if len(rows)), parts[0][1])
+    filled = [(rows, part) for rows, part in parts if len(rows)]
+    whole = filled[0][1] if filled else parts[0][1]
     if len(parts) == 1 and list(parts[0][0]) == list(range(count)):
         return whole
     if isinstance(whole, Mapping):
-        names = dict.fromkeys(name for _, part in parts for name in cast(Mapping[str, Any], part))
-        return cast(
-            P,
-            {
-                name: gather([(rows, part[name]) for rows, part in cast(Any, parts) if name in part], count)
-                for name in names
-            },
-        )
+        return cast(P, _gather_by_name(cast(Any, parts), count))
     if isinstance(whole, Deferred):
-        images = [(rows, cast(Deferred, part).images) for rows, part in parts if len(rows)]
+        images = [(rows, cast(Deferred, part).images) for rows, part in filled]
         return cast(P, whole._replace(images=gather(images, count)))
     if isinstance(whole, np.ndarray):
-        arrays = [(rows, cast(NDArray[Any], part)) for rows, part in parts if len(rows)]
-        if not arrays:
-            return whole
-        shape, dtype = arrays[0][1].shape[1:], arrays[0][1].dtype
-        filled = sum(len(rows) for rows, _ in arrays) == count
-        result = np.empty((count, *shape), dtype) if filled else np.full((count, *shape), np.nan, dtype)
-        for rows, array in arrays:
-            result[np.asarray(rows, np.intp)] = array
-        return cast(P, result)
-    rows_of: list[Any] = [None] * count
+        return cast(P, _gather_rows(cast(Any, filled), count)) if filled else whole
+    return cast(P, _gather_list(cast(Any, filled), count))
+
+
+def _gather_list(parts: Sequence[tuple[Sequence[int], Sequence[Any]]], count: int) -> list[Any]:
+    gathered: list[Any] = [None] * count
     for rows, part in parts:
-        for row, value in zip(rows, cast(Sequence[Any], part), strict=True):
-            rows_of[row] = value
-    return cast(P, rows_of)
+        for row, value in zip(rows, part, strict=True):
+            gathered[row] = value
+    return gathered
+
+
+def _gather_by_name(parts: Sequence[tuple[Sequence[int], Mapping[str, Any]]], count: int) -> dict[str, Any]:
+    names = dict.fromkeys(name for _, part in parts for name in part)
+    return {name: gather([(rows, part[name]) for rows, part in parts if name in part], count) for name in names}
+
+
+def _gather_rows(parts: Sequence[tuple[Sequence[int], NDArray[Any]]], count: int) -> NDArray[Any]:
+    """Gather rows of arrays; rows that no part has are NaN."""
+    first = parts[0][1]
+    if sum(len(rows) for rows, _ in parts) == count:
+        result = np.empty((count, *first.shape[1:]), first.dtype)
+    else:
+        result = np.full((count, *first.shape[1:]), np.nan, first.dtype)
+    for rows, array in parts:
+        result[np.asarray(rows, np.intp)] = array
+    return result

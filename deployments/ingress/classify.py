@@ -19,7 +19,7 @@ from deployments.ingress.error_style import AS_OBJECT
 from deployments.ingress.http import forms
 from deployments.ingress.protocol import Protocol, Service
 from deployments.ingress.queue import AnswerOrError
-from deployments.ingress.routes import JSON, OF_CLASSIFYING, REFERENCE, Route, Routes, aged
+from deployments.ingress.routes import JSON, OF_CLASSIFYING, REFERENCE, Route, Routes, aged, encoded
 from deployments.observe.observer import Call
 
 PATH = "/classify"
@@ -66,18 +66,22 @@ class Classify(Protocol):
                 list(sent.values()), asked, began=arrival.began, trace=call.trace, by=call.caller, places=list(sent)
             )
             outcomes |= zip(sent, answers, strict=True)
-        return _response([each for each in outcomes.values() if not isinstance(each, bytes)], call)
+        results = [each for each in outcomes.values() if not isinstance(each, bytes)]
+        if len(results) > 1:
+            return _of_form(results, call)
+        if isinstance(results[0], EnsembleError):
+            raise results[0]
+        content = results[0].classification
+        response = Response(msgspec.json.encode(content), media_type=JSON)
+        return response if content.cache is None else aged(response, results)
 
 
-def _response(outcomes: Sequence[AnswerOrError], call: Call) -> Response:
-    """Encode one image's answer, or the answers to a form's images; raise the error of an image that is alone."""
+def _of_form(outcomes: Sequence[AnswerOrError], call: Call) -> Response:
+    """Encode the answers and errors to a form's images."""
     failed = [outcome for outcome in outcomes if isinstance(outcome, EnsembleError)]
-    answers = [AS_OBJECT.tell(each) if isinstance(each, EnsembleError) else each.classification for each in outcomes]
-    if failed and len(outcomes) == 1:
-        raise failed[0]
+    results = [AS_OBJECT.tell(each) if isinstance(each, EnsembleError) else each.classification for each in outcomes]
     if failed:
         call.fail(next((error for error in failed if error.is_fault), failed[0]))
-    content = answers[0] if len(outcomes) == 1 else Results(answers)
-    response = Response(msgspec.json.encode(content), media_type=JSON)
-    has_cache = not failed and answers[0].cache is not None
+    response = encoded(Results(results))
+    has_cache = not failed and results[0].cache is not None
     return aged(response, outcomes) if has_cache else response

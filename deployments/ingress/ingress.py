@@ -69,53 +69,63 @@ class Execution:
         start_ns = clock.now_ns()
         image_traces = [each.image_trace for each in queued]
         images = Batch([each.image for each in queued], tuple(each.item for each in queued))
-        batch = await self.run(images, partial(_deliver, image_traces, start_ns, deliver))
-        self.missing = batch.items[-1].missing
+        parts = await self.run(images, partial(_deliver, image_traces, start_ns, deliver))
+        self.missing = parts[-1][1].items[-1].missing
         # Once the answers are on their way; and should it fail, they are.
-        asyncio.get_running_loop().call_later(
-            OBSERVE_AFTER_S, self._record, image_traces, start_ns, clock.now_ns(), batch
-        )
+        seen = image_traces, start_ns, clock.now_ns(), parts
+        asyncio.get_running_loop().call_later(OBSERVE_AFTER_S, self._record, *seen)
 
-    def _record(self, image_traces: Sequence[ImageTrace], start_ns: int, end_ns: int, batch: Answered) -> None:
+    def _record(self, image_traces: Sequence[ImageTrace], start_ns: int, end_ns: int, parts: Sequence[Part]) -> None:
+        batch = Batch.join(parts)
         self.statistics.batch(image_traces, start_ns, end_ns, batch)
         self._observe(image_traces, start_ns, end_ns, batch)
 
     async def run(
         self, images: Batch[Sequence[bytes]], answered: Callable[[Sequence[int], Answered], None] = lambda *_: None
-    ) -> Answered:
-        """Run the graph; give the error to every image that the graph gives no answer.
+    ) -> list[Part]:
+        """Run the graph; return the images in parts, an error with every image that the graph gives no answer.
 
         `answered` gets the images that are done, by their positions, before others of the batch may be.
         """
         done: list[Part] = []
         deadlines = [item.deadline for item in images.items if item.deadline is not None]
         patience = max(deadlines) - clock.now() if len(deadlines) == len(images.items) else None
-        error: EnsembleError | None = None
         try:
             # An execution that hangs would hold its concurrency slot for ever, while nobody waits for it any more.
             async with asyncio.timeout(patience):
                 async for positions, part in self._graph.parts(images):
                     done.append((positions, part))
                     answered(positions, part)
-                return Batch.join(done)
+            return done
         except TimeoutError:
-            error = DeadlineExceeded(DEADLINE_HINT)
+            error: EnsembleError = DeadlineExceeded(DEADLINE_HINT)
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
             error = EnsembleError(INTERNAL_HINT)
             logger.exception("a call to a node was cancelled")
         except Exception as err:
-            # Nothing of a node's failure is the caller's to see: it gets a code, and the log the cause if there is one.
-            error = EnsembleError(INTERNAL_HINT)
-            if isinstance(err, EnsembleError):
-                error = err.with_traceback(None) if err.retry else err
-            words, ids = f"the graph failed on a batch of %d ({error.code}); %s", {"trace_ids": images.trace_ids}
-            logger.error(words, len(images.items), images.traces, exc_info=not error.retry, extra=ids)
-        left = sorted(set(range(len(images.items))).difference(*(positions for positions, _ in done)))
-        failed: Answered = Batch([], tuple(replace(images.items[i], error=error) for i in left))
-        answered(left, failed)
-        return Batch.join([*done, (left, failed)])
+            error = _reported(err, images)
+        failed = _failed(images, done, error)
+        answered(*failed)
+        return [*done, failed]
+
+
+def _reported(err: Exception, images: Batch[Sequence[bytes]]) -> EnsembleError:
+    """Log why the graph failed on a batch, and return the error that the callers see."""
+    # Nothing of a node's failure is the caller's to see: it gets a code, and the log the cause if there is one.
+    error = EnsembleError(INTERNAL_HINT)
+    if isinstance(err, EnsembleError):
+        error = err.with_traceback(None) if err.retry else err
+    words, ids = f"the graph failed on a batch of %d ({error.code}); %s", {"trace_ids": images.trace_ids}
+    logger.error(words, len(images.items), images.traces, exc_info=None if error.retry else err, extra=ids)
+    return error
+
+
+def _failed(images: Batch[Sequence[bytes]], done: Sequence[Part], error: EnsembleError) -> Part:
+    """Give the error to the images that are in none of the parts."""
+    left = sorted(set(range(len(images.items))).difference(*(positions for positions, _ in done)))
+    return left, Batch([], tuple(replace(images.items[position], error=error) for position in left))
 
 
 class Ingress:
@@ -190,7 +200,8 @@ class Ingress:
                 none was classified.
             OverShare: they would exceed the caller's share of the places.
         """
-        self.admission.check_count(len(images))
+        if len(images) != 1:
+            self.admission.check_count(len(images))
         if options.top_k is not None and options.top_k > self._class_count:
             raise InvalidParameter(f"top_k must be between 1 and {self._class_count}, the number of classes")
         now = clock.now()
@@ -238,7 +249,7 @@ class Ingress:
             EnsembleError: a node failed, or a member of ours did not answer.
         """
         item = Item(continue_trace(None), options=EVERY_MEMBER)
-        batch = await self.execution.run(Batch([GREY_PIXEL], (item,)))
+        [(_, batch)] = await self.execution.run(Batch([GREY_PIXEL], (item,)))
         if (error := batch.items[0].error) is not None:
             raise error
         missing = batch.items[0].missing
@@ -257,11 +268,14 @@ def _expire(futures: Sequence[asyncio.Future[AnswerOrError]]) -> None:
 
 def _note(span: Span, outcomes: Sequence[AnswerOrError]) -> None:
     """Note on a request's span which members its images were answered without, and which were called in turn."""
-    answers = [outcome.classification for outcome in outcomes if isinstance(outcome, Answer)]
-    if missing := {name: code for answer in answers for name, code in (answer.missing or {}).items()}:
+    missing, asked = dict[str, str](), dict[str, None]()
+    for outcome in outcomes:
+        if isinstance(outcome, Answer):
+            missing |= outcome.classification.missing or {}
+            asked |= dict.fromkeys(outcome.classification.asked or ())
+    if missing:
         span.set_attribute("ensemble.missing", [f"{name}: {code}" for name, code in missing.items()])
-    if answers and answers[0].asked is not None:
-        asked = dict.fromkeys(name for answer in answers for name in answer.asked or ())
+    if asked:
         span.set_attribute("ensemble.asked", list(asked))
 
 

@@ -65,25 +65,31 @@ def parse(text: str) -> tuple[Key, ...]:
         words = line.partition("#")[0].split()
         if not words:
             continue
-        name = words[0]
-        until = _end(words.pop(), number) if words[-1].startswith(UNTIL) else None
-        if not 2 <= len(words) <= 3 or not re.fullmatch("[0-9a-f]{64}", words[1]):
+        key = _key(words, number)
+        others = [each for each in keys if each.name == key.name]
+        if len(others) > 1 or [key.until, *(each.until for each in others)].count(None) > 1:
             raise ConfigurationError(
-                f"line {number}: a name, the SHA-256 of a key in 64 small hexadecimal digits, and perhaps requests a "
-                f"second and {UNTIL}TIME are needed; ensemble keys add writes such lines"
-            )
-        if not re.fullmatch(NAME, name) or len(name) > MAX_NAME_LENGTH:
-            raise ConfigurationError(f"line {number}: {name[:80]!r} is no name; letters, digits, '.', '_' and '-' are")
-        others = [each for each in keys if each.name == name]
-        if len(others) > 1 or [until, *(each.until for each in others)].count(None) > 1:
-            raise ConfigurationError(
-                f"line {number}: the name {name!r} is used twice; a name may have two keys if one has an end, and "
+                f"line {number}: the name {key.name!r} is used twice; a name may have two keys if one has an end, and "
                 "ensemble keys rotate writes them"
             )
-        keys.append(Key(name, bytes.fromhex(words[1]), _rate(words[2], number) if len(words) == 3 else None, until))
+        keys.append(key)
         if len(keys) > MOST_KEYS:
             raise ConfigurationError(f"there are more than {MOST_KEYS} keys")
     return tuple(keys)
+
+
+def _key(words: list[str], number: int) -> Key:
+    """Read the words of a line; raises ConfigurationError as `parse` does."""
+    until = _end(words.pop(), number) if words[-1].startswith(UNTIL) else None
+    if not 2 <= len(words) <= 3 or not re.fullmatch("[0-9a-f]{64}", words[1]):
+        raise ConfigurationError(
+            f"line {number}: a name, the SHA-256 of a key in 64 small hexadecimal digits, and perhaps requests a "
+            f"second and {UNTIL}TIME are needed; ensemble keys add writes such lines"
+        )
+    name = words[0]
+    if not re.fullmatch(NAME, name) or len(name) > MAX_NAME_LENGTH:
+        raise ConfigurationError(f"line {number}: {name[:80]!r} is no name; letters, digits, '.', '_' and '-' are")
+    return Key(name, bytes.fromhex(words[1]), _rate(words[2], number) if len(words) == 3 else None, until)
 
 
 def _end(word: str, line: int) -> datetime:

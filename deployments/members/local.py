@@ -114,6 +114,10 @@ class LocalMember(MemberConfig):
         except ModelError as err:
             raise ConfigurationError(f"members: {self.name!r}: {err}") from err
 
+    def pinned(self, version: int) -> Self:
+        """Return the member with a version, so that a replica that starts later serves the same."""
+        return self.model_copy(update={"version": version})
+
     def describe(self, model: Model) -> Signature:
         """Read the signature of a version; raises ModelError if the version can't be a member."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The number of streams that a model computes fastest with: measured once, and kept in the user's cache folder."""
+"""What a model computes fastest with, and what it costs: measured once, and kept in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
+import numpy as np
+import openvino as ov
 
-from deployments.repository.repository import user_cache
+from deployments.repository.network import input_size, load
+from deployments.repository.repository import Model, user_cache
 
 logger = logging.getLogger("ray.serve")
 
@@ -20,6 +24,9 @@ logger = logging.getLogger("ray.serve")
 BUDGET_S, EACH_S = 2.0, 0.25
 # A gain of less is this machine's noise, and every stream takes memory.
 WORTH = 0.95
+# Images of a batch whose CPU time is measured, and how often.
+BATCH, TURNS = 4, 7
+T = TypeVar("T")
 
 
 class Measured(msgspec.Struct):
@@ -44,18 +51,57 @@ def best_streams(key: Sequence[object], threads: int, batch: Callable[[int], Cal
     """
     if threads == 1:
         return 1
-    name = f"{hashlib.sha256(repr((*key, threads)).encode()).hexdigest()}.json"
+    return kept((*key, threads), Measured, lambda: Measured(dict(measure(threads, batch)))).best
+
+
+def kept(key: Sequence[object], kind: type[T], measured: Callable[[], T]) -> T:
+    """Return the kept measurement of a key; measure now, and keep the result, if there is none."""
+    name = f"{hashlib.sha256(repr(key).encode()).hexdigest()}.json"
     with suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode((folder() / name).read_bytes(), type=Measured).best
-    measured = Measured(dict(measure(threads, batch)))
-    logger.info("a batch takes, ms by the number of streams: %s", measured.batch_ms)
+        return msgspec.json.decode((folder() / name).read_bytes(), type=kind)
+    found = measured()
+    logger.info("measured: %s", found)
     # Where nothing can be kept, the next start measures again.
     with suppress(OSError):
         file = folder() / name
         whole = file.with_suffix(f".{os.getpid()}")
-        whole.write_bytes(msgspec.json.encode(measured))
+        whole.write_bytes(msgspec.json.encode(found))
         whole.rename(file)
-    return measured.best
+    return found
+
+
+def cpu_ms(models: Sequence[Model]) -> list[float]:
+    """Measure the CPU time of models on this machine, milliseconds per image: one thread, batches, in turns."""
+    core = ov.Core()
+    files = [(str(model.path.resolve()), *_changes(model.path)) for model in models]
+    key = "cpu", *files, core.get_property("CPU", "FULL_DEVICE_NAME"), ov.get_version()
+    return kept(key, list[float], lambda: _measured_ms(core, models))
+
+
+def _changes(file: Path) -> tuple[int, int]:
+    """Return what changes with a file's content."""
+    stat = file.stat()
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _measured_ms(core: ov.Core, models: Sequence[Model]) -> list[float]:
+    random, requests = np.random.default_rng(0), []
+    for model in models:
+        network = load(model)
+        size = input_size(network) or (model.input.get("height", 224), model.input.get("width", 224))
+        batch = network.input(0).get_partial_shape()[0]
+        pixels = random.integers(0, 256, (BATCH if batch.is_dynamic else batch.get_length(), *size, 3), np.uint8)
+        request = core.compile_model(network, "CPU", {"INFERENCE_NUM_THREADS": 1}).create_infer_request()
+        requests.append((request, pixels))
+    took = np.full(len(requests), np.inf)
+    # The first turn warms up; what disturbs makes an inference slower, never faster.
+    for turn in range(1 + TURNS):
+        for number, (request, pixels) in enumerate(requests):
+            began = time.process_time()
+            request.infer({0: pixels})
+            if turn:
+                took[number] = min(took[number], (time.process_time() - began) / len(pixels))
+    return [round(1000 * float(each), 3) for each in took]
 
 
 def measure(threads: int, batch: Callable[[int], Callable[[], object]]) -> Iterator[tuple[int, float]]:

@@ -77,6 +77,11 @@ class TaggedCounter:
             self._counter.inc(count, tags=self._tags.written(values))
             self.counts[self._tags.bounded(values)] += count
 
+    def add_all(self, counts: Mapping[tuple[str | bool, ...], int]) -> None:
+        """Count so many more of each of these values of the tags."""
+        for values, count in counts.items():
+            self.add(*values, count=count)
+
 
 class TaggedGauge:
     """A gauge for Prometheus."""
@@ -157,18 +162,20 @@ class Metrics:
         self._queue_wait.observe(queue_wait_s)
         for note in batch.notes:
             self._stage_duration.observe((note.end_ns - note.start_ns) / 1e9, note.node)
-        if not of_ensemble:
-            return
-        answered = [(batch.items[i], a.classification) for i, a in zip(batch.live, batch.payload, strict=True)]
-        for label, count in Tally(answer.label for _, answer in answered).items():
-            self._predictions.add(label, count=count)
-        for missing, count in Tally(pair for item, _ in answered for pair in item.missing.items()).items():
-            self._degraded.add(*missing, count=count)
-        agreement = Tally(
-            (name, each.index == answer.index) for item, answer in answered for name, each in item.predictions.items()
-        )
-        for (name, agrees), count in agreement.items():
-            self._member_predictions.add(name, agrees, count=count)
+        if of_ensemble:
+            self._count_answers(batch)
+
+    def _count_answers(self, batch: Batch[Sequence[Answer]]) -> None:
+        """Count what the ensemble and its members answered."""
+        labels, missing, agreement = (Tally[tuple[str | bool, ...]]() for _ in range(3))
+        for position, each in zip(batch.live, batch.payload, strict=True):
+            item, answer = batch.items[position], each.classification
+            labels[answer.label,] += 1
+            missing.update(item.missing.items())
+            agreement.update((name, given.index == answer.index) for name, given in item.predictions.items())
+        self._predictions.add_all(labels)
+        self._degraded.add_all(missing)
+        self._member_predictions.add_all(agreement)
 
 
 class StateReport:

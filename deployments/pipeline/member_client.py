@@ -188,11 +188,16 @@ class MemberClient:
         if not call.done():
             self._give_up(call, self._fair_s - (waited_s or 0.0))
             return self.unanswered
-        outcome = self._result(call)
+        outcome = self.result(call)
         self.is_failing = isinstance(outcome, EnsembleError) or not len(outcome.payload)
         return outcome
 
-    def _result(self, call: Call) -> MemberOutcome:
+    def cancel(self, call: Call | None) -> None:
+        """Cancel a call, if there is one: nobody waits for its answer."""
+        if call is not None:
+            call.cancel()
+
+    def result(self, call: Call) -> MemberOutcome:
         """Return the answer or the error of a call that has ended; the log gets causes that are not for the caller.
 
         That all images failed by themselves, such as by deadlines that had passed, is not the member's fault, but
@@ -230,7 +235,7 @@ class MemberClient:
 
     def _ended(self, call: Call) -> None:
         self._late.discard(call)
-        if not call.cancelled() and (fault := _fault(self._result(call))):
+        if not call.cancelled() and (fault := _fault(self.result(call))):
             self.breaker.reason = fault
 
 

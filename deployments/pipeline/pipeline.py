@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,6 @@ from msgspec.structs import replace
 
 from deployments.contract.answer import Answer
 from deployments.contract.batch import NO_SCORES, Batch
-from deployments.contract.errors import EnsembleError
 from deployments.contract.item import Item, ItemNote
 from deployments.contract.nodes import Flow, Graph, Node, Part, as_flow
 from deployments.contract.payload import CombinedProbabilities, MemberProbabilities, PixelSets, Probabilities
@@ -24,6 +25,8 @@ from deployments.pipeline.member_client import Call, Member, MemberClient, Membe
 logger = logging.getLogger("ray.serve")
 
 Answered = Batch[Sequence[Answer]]
+# Images by position that are due, and by name what each member says to the whole batch.
+Answers = tuple[Sequence[int], Mapping[str, MemberOutcome]]
 
 
 class Pipeline(Flow):
@@ -81,29 +84,49 @@ class Ensemble(Flow):
 
         Images that have less time than others of the batch are answered by the members that answer in it.
         """
-        # Members that can't be missed have as long as the batch.
-        everybody: list[tuple[float | None, list[int]]] = [(None, list(range(len(batch.items))))]
-        deadlines = self._members.deadlines(batch) if self._members.can_miss else everybody
+        async with aclosing(self._some_in_time(batch) if self._members.can_miss else self._all(batch)) as answers:
+            async for due, outcomes in answers:
+                some, theirs = batch, outcomes
+                if len(due) < len(batch.items):
+                    some, theirs = batch.split(due), split(outcomes, due)
+                ballots = merge_member_outputs(some, theirs, self._members.quorum)
+                if self._combiner is None:
+                    yield due, ballots
+                else:
+                    yield due, await self._combiner(ballots) if ballots.live else Batch(NO_SCORES, ballots.items)
+
+    async def _all(self, batch: Batch[PixelSets]) -> AsyncGenerator[Answers, None]:
+        """Wait for every member, as long as the batch does."""
+        calls = {each: each.ask(batch) for each in self._members.clients}
+        try:
+            await asyncio.wait(calls.values())
+        except asyncio.CancelledError:
+            for call in calls.values():
+                call.cancel()
+            raise
+        yield range(len(batch.items)), {each.name: each.result(call) for each, call in calls.items()}
+
+    async def _some_in_time(self, batch: Batch[PixelSets]) -> AsyncGenerator[Answers, None]:
+        """Wait for members that can be missed, until each group of the images must be answered."""
+        deadlines = self._members.deadlines(batch)
         calls, began = self._ask(batch, deadlines[-1][0]), time.monotonic()
-        asked = [call for call in calls.values() if call is not None]
-        outcomes: dict[str, MemberOutcome] = {}
+        asked = list(filter(None, calls.values()))
+        outcomes: dict[MemberClient, MemberOutcome] = {}
         try:
             while deadlines:
                 wait, due = deadlines.pop(0)
                 left_s = None if wait is None else max(0.0, wait - (time.monotonic() - began))
-                await asyncio.wait(asked, timeout=left_s)
-                if all(call.done() for call in asked):
-                    due, deadlines = sorted([*due, *(image for _, more in deadlines for image in more)]), []
-                for each, call in calls.items():
-                    if each.name not in outcomes and (call is None or call.done() or not deadlines):
-                        outcomes[each.name] = each.outcome(call, wait)
-                so_far = {each.name: outcomes.get(each.name, each.unanswered) for each in calls}
-                yield due, await self._answer(batch, so_far, due)
+                _, unanswered = await asyncio.wait(asked, timeout=left_s)
+                if not unanswered:
+                    due, deadlines = sorted(chain(due, *map(itemgetter(1), deadlines))), []
+                waiting = unanswered if deadlines else set()
+                ended = [each for each in calls if each not in outcomes and calls[each] not in waiting]
+                outcomes |= {each: each.outcome(calls[each], wait) for each in ended}
+                yield due, {each.name: outcomes.get(each, each.unanswered) for each in calls}
         finally:
             # Where the batch is over before, by its deadline or its end, nobody waits for these.
-            for each, call in calls.items():
-                if call is not None and each.name not in outcomes:
-                    call.cancel()
+            for each in calls.keys() - outcomes.keys():
+                each.cancel(calls[each])
 
     def _ask(self, batch: Batch[PixelSets], patience: float | None) -> dict[MemberClient, Call | None]:
         """Ask every member but the late ones, which are tried once in `patience` seconds; return the calls."""
@@ -116,19 +139,6 @@ class Ensemble(Flow):
         for each in late:
             each.try_again(batch, patience)
         return calls
-
-    async def _answer(
-        self, batch: Batch[PixelSets], outcomes: Mapping[str, MemberOutcome], due: Sequence[int]
-    ) -> Batch[Probabilities | MemberProbabilities]:
-        """Answer some of the images, by position."""
-        if len(due) < len(batch.items):
-            batch, outcomes = batch.split(due), split(outcomes, due)
-        ballots = merge_member_outputs(batch, outcomes, self._members.quorum)
-        if self._combiner is None:
-            return ballots
-        if not ballots.live:
-            return Batch(NO_SCORES, ballots.items)
-        return await self._combiner(ballots)
 
 
 def merge_member_outputs(
@@ -159,14 +169,9 @@ def _merged(item: Item, position: int, outcomes: Mapping[str, MemberOutcome], qu
     """Make an image with what its copies, one from each member that answered the batch, have gained."""
     if item.error is not None:
         return item
-    copies, failed = list[Item](), dict[str, EnsembleError]()
-    for name, outcome in outcomes.items():
-        if isinstance(outcome, EnsembleError):
-            failed[name] = outcome
-            continue
-        copies.append(copy := outcome.items[position])
-        if copy.error is not None:
-            failed[name] = copy.error
+    copies = [each.items[position] for each in outcomes.values() if isinstance(each, Batch)]
+    errors = {name: each.items[position].error if isinstance(each, Batch) else each for name, each in outcomes.items()}
+    failed = {name: error for name, error in errors.items() if error is not None}
     too_few = len(outcomes) - len(failed) < quorum
     before = len(item.steps)
     return replace(

@@ -40,10 +40,9 @@ def script_of(arguments: list[str]) -> list[str] | None:
         rest = rest[1:]
     if rest and rest[0].endswith(SETUP):
         rest = [each for each in rest[1:] if each not in PLAIN]
-    if not rest or any(each.startswith(CONTEXT) for each in rest):
-        # A worker with a runtime environment of its own has an interpreter of its own.
-        return None
-    return rest if rest[0] == "-m" or rest[0].endswith(".py") else None
+    # A worker with a runtime environment of its own has an interpreter of its own.
+    has_own = any(each.startswith(CONTEXT) for each in rest)
+    return rest if rest and not has_own and rest[0][-3:] in {"-m", ".py"} else None
 
 
 def ask(path: str, arguments: list[str]) -> _socket.socket:

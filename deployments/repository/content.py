@@ -1,4 +1,4 @@
-"""What a file is that should be a model, by how it begins."""
+"""Recognizes files that are no models, such as web pages, by their first bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_LOOKED_AT = 512
 
 
 def no_model(file: Path) -> str:
-    """Say what a file is that is no model, and what to do; empty if it may be a model.
+    """Name the kind of a file that is no model, and the remedy; empty if it may be a model.
 
     Raises:
         OSError: it can't be read.

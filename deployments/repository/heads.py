@@ -111,7 +111,7 @@ def one_output(network: ov.Model) -> Head:
     """Recognize the head of a network whose only output is for the second of two classes.
 
     Raises:
-        ModelError: it can't be known what the output is, a probability or a logit.
+        ModelError: the output may be a probability or a logit.
     """
     if (end := last_operation(network).get_type_name()) == "Sigmoid":
         return "sigmoid"

@@ -33,14 +33,16 @@ def layout_of(shape: ov.PartialShape, given: Layout | None = None) -> Layout:
             f"the model takes {shape}, which is neither [N,3,H,W] nor [N,H,W,3] with sides of more than {CHANNELS} "
             "pixels; a member takes images of three channels"
         )
-    if given is not None and given not in fitting:
+    if given in fitting:
+        return given
+    if given is not None:
         raise ModelError(f"the model takes {shape}, which is no {given}; it fits --layout {fitting[0]}")
-    if given is None and len(fitting) > 1:
+    if len(fitting) > 1:
         raise ModelError(
             f"the model takes {shape}, which can be read as NCHW (images {_sides(shape, 'NCHW')}) and as NHWC (images "
             f"{_sides(shape, 'NHWC')}); give --layout"
         )
-    return given or fitting[0]
+    return fitting[0]
 
 
 def _fits(shape: ov.PartialShape, layout: Layout) -> bool:

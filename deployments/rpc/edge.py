@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from ray import serve
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
@@ -26,25 +26,35 @@ from deployments.rpc.stand_in import Factory, StandIn
 logger = logging.getLogger("ray.serve")
 
 
-def edge(
-    name: str,
-    handle: DeploymentHandle[Any],
-    is_direct: bool,
-    calls: TaggedCounter,
-    cluster: ClusterSize,
-    stand_ins: tuple[Factory, Factory] | None,
-) -> Node[Any, Any]:
-    """Make the caller of a separate node, by its sockets on this machine or by its handle; it counts calls."""
-    by_handle = HandleEdge(handle)
-    application, deployment = serve.get_replica_context().app_name, handle.deployment_name
-    folder = sockets(application, deployment) if is_direct else None
-    if folder is None:
-        return by_handle
-    stand_in = None
-    if stand_ins is not None:
-        usual, careful = (partial(_make_adjusted, name, make, application, deployment) for make in stand_ins)
-        stand_in = StandIn(name, (usual, careful))
-    return DirectEdge(folder, by_handle, partial(calls.add, name), cluster, stand_in)
+def by_handle(handles: Mapping[str, DeploymentHandle[Any]]) -> dict[str, Node[Any, Any]]:
+    """Make the callers of separate nodes by their handles."""
+    return {name: HandleEdge(handle) for name, handle in handles.items()}
+
+
+def edges(
+    application: str,
+    handles: Mapping[str, DeploymentHandle[Any]],
+    stand_ins: Mapping[str, tuple[Factory, Factory]],
+) -> dict[str, Node[Any, Any]]:
+    """Make the callers of separate nodes, by their sockets on this machine or by their handles; they count calls."""
+    calls = TaggedCounter(
+        "ensemble_edge_calls",
+        "Batches for a separate node: direct (socket), handle, or inline (the ingress did its work).",
+        "node",
+        "edge",
+    )
+    made, cluster = by_handle(handles), ClusterSize()
+    for name, handle in handles.items():
+        deployment = handle.deployment_name
+        if (folder := sockets(application, deployment)) is not None:
+            stand_in = None
+            if name in stand_ins:
+                usual, careful = (
+                    partial(_make_adjusted, name, make, application, deployment) for make in stand_ins[name]
+                )
+                stand_in = StandIn(name, (usual, careful))
+            made[name] = DirectEdge(folder, made[name], partial(calls.add, name), cluster, stand_in)
+    return made
 
 
 def _make_adjusted(name: str, make: Factory, application: str, deployment: str) -> Node[Any, Any]:

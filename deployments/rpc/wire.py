@@ -144,8 +144,8 @@ def _describe(payload: Any, buffers: list[Buffer]) -> Any:
         buffers += (whole.reshape(-1).view(np.uint8).data, bytes(-whole.nbytes % ALIGNMENT))
         return Array(offset, payload.dtype.name, list(whole.shape))
     if payload and isinstance(payload[0], Answer):
-        probabilities = np.stack([answer.probabilities for answer in payload])
-        return Answers([answer.classification for answer in payload], _describe(probabilities, buffers))
+        classifications, probabilities = zip(*payload, strict=True)
+        return Answers(list(classifications), _describe(np.stack(probabilities), buffers))
     for blob in payload:
         buffers += (blob, bytes(-len(blob) % ALIGNMENT))
     return Blobs(offset, [len(blob) for blob in payload])

@@ -29,17 +29,16 @@ from deployments.ingress.listeners.http import HttpListener
 from deployments.ingress.options import from_keywords
 from deployments.ingress.protocol import Service, resolve
 from deployments.observe import exporters, output
-from deployments.observe.metrics import StateReport, TaggedCounter, report_periodically
+from deployments.observe.metrics import StateReport, report_periodically
 from deployments.observe.observer import Observer
 from deployments.observe.tracing import Tracing
 from deployments.ray_internals.serve_client import http_host
 from deployments.reconfigure import LiveSettings
-from deployments.rpc.cluster import ClusterSize
 from deployments.rpc.direct import DirectEdge
-from deployments.rpc.edge import edge
+from deployments.rpc.edge import by_handle, edges
 from deployments.rpc.stand_in import Factory
 from deployments.serving.node_replica import take_cores
-from deployments.serving.spec import IngressSpec
+from deployments.serving.spec import BuiltGraph, IngressSpec
 
 logger = logging.getLogger("ray.serve")
 
@@ -58,42 +57,44 @@ class IngressReplica:
         stand_ins: Mapping[str, tuple[Factory, Factory]],
     ) -> None:
         """Compose the graph: each node is a handle, perhaps with a stand-in that is made here, or made here."""
-        labels, keys = spec.labels, spec.access.keys
         take_cores(spec.pinning)
         inline = {name: node() for name, node in nodes.items() if not isinstance(node, DeploymentHandle)}
         handles = {name: node for name, node in nodes.items() if isinstance(node, DeploymentHandle)}
-        calls = TaggedCounter(
-            "ensemble_edge_calls",
-            "Batches for a separate node: direct (socket), handle, or inline (the ingress did its work).",
-            "node",
-            "edge",
-        )
-        is_direct, cluster = spec.edges == "direct", ClusterSize()
-        edges = {
-            name: edge(name, handle, is_direct, calls, cluster, stand_ins.get(name)) for name, handle in handles.items()
-        }
         replica = serve.get_replica_context().replica_id
         application = replica.deployment_id.app_name
+        called = edges(application, handles, stand_ins) if spec.edges == "direct" else by_handle(handles)
         versions = {name: info.version for name, info in spec.members.items()}
-        built = spec.build({**inline, **edges}, application, replica.unique_id, versions)
+        built = spec.build({**inline, **called}, application, replica.unique_id, versions)
         exporter = exporters.from_environment()
         self._observer = Observer(None if exporter is None else Tracing(exporter, spec.services))
-        self._ingress = Ingress.of_images(built.graph, spec.settings, len(labels), self._observer)
-        members = {name: (self._ingress.of_pixels(graph), spec.members[name]) for name, graph in built.members.items()}
+        self._ingress = Ingress.of_images(built.graph, spec.settings, len(spec.labels), self._observer)
         self._nodes = {INGRESS: self._ingress, **inline}
         sections = {section: nodes for each in built.features for section, nodes in each.live.items()}
         self._sections = {"nodes": inline, **sections}
         self._settings = LiveSettings({INGRESS: self._ingress, **self._sections})
-        self._ready, self._is_new = asyncio.Event(), True
-        self._unready = ""
-        served = services(spec.protocols)
-        self._service = service = Service(
+        self._ready, self._is_new, self._unready, self._by_handle = asyncio.Event(), True, "", 0
+        self._service = self._serve(spec, built, application, versions)
+        self._http, grpc = HttpServer(self._service), GrpcServer(self._service)
+        # Serve's proxy and callers with a handle call these by their names.
+        for name, method in {**by_serve(self._service.protocols, grpc), **self._service.handles}.items():
+            setattr(self, name, method)
+        self._front = self._listen(spec, grpc, application)
+        direct = {name: each for name, each in called.items() if isinstance(each, DirectEdge)}
+        report_periodically(StateReport(self._nodes, direct), "metrics")
+        report_periodically(output.keep_small, "standard output")
+        self._warm_up = asyncio.get_event_loop().create_task(self._warm_up_until_ready())
+
+    def _serve(self, spec: IngressSpec, built: BuiltGraph, application: str, versions: dict[str, str]) -> Service:
+        """Make what the protocols share."""
+        return Service(
             self._ingress,
-            labels,
+            spec.labels,
             self._ready.is_set,
-            access=None if keys is None else Access(keys),
+            access=None if spec.access.keys is None else Access(spec.access.keys),
             missing=self._missing,
-            members=members,
+            members={
+                name: (self._ingress.of_pixels(graph), spec.members[name]) for name, graph in built.members.items()
+            },
             protocols=tuple(protocol() for protocol in resolve(spec.protocols)),
             application=application,
             features=built.features,
@@ -101,24 +102,17 @@ class IngressReplica:
             versions=versions,
             # An unknown address counts as loopback: the names of other hosts are refused then, and not trusted.
             is_local=is_loopback(http_host() or LOOPBACK),
-            grpc_services=[each.full_name for each in served],
+            grpc_services=[each.full_name for each in services(spec.protocols)],
             max_image_bytes=spec.max_image_bytes,
         )
-        self._http, grpc = HttpServer(service), GrpcServer(service)
-        # Serve's proxy and callers with a handle call these by their names.
-        vars(self).update({**by_serve(service.protocols, grpc), **service.handles})
-        self._by_handle = 0
-        self._front: Front | None = None
-        if (sockets_of_front := folder(application)) is not None:
-            listeners = (
-                HttpListener(self._http),
-                GrpcListener(grpc, lambda: self._ingress.settings.max_request_bytes, served, spec.max_image_bytes),
-            )
-            self._front = Front(sockets_of_front, *listeners)
-        direct = {name: each for name, each in edges.items() if isinstance(each, DirectEdge)}
-        report_periodically(StateReport(self._nodes, direct), "metrics")
-        report_periodically(output.keep_small, "standard output")
-        self._warm_up = asyncio.get_event_loop().create_task(self._warm_up_until_ready())
+
+    def _listen(self, spec: IngressSpec, grpc: GrpcServer, application: str) -> Front | None:
+        """Make the sockets behind HAProxy; None if Serve's proxy calls this replica."""
+        if (sockets := folder(application)) is None:
+            return None
+        limit = lambda: self._ingress.settings.max_request_bytes  # noqa: E731
+        grpc_listener = GrpcListener(grpc, limit, services(spec.protocols), spec.max_image_bytes)
+        return Front(sockets, HttpListener(self._http), grpc_listener)
 
     def _missing(self) -> dict[str, str]:
         if self._unready:

@@ -25,9 +25,6 @@ logger = logging.getLogger("ray.serve")
 __all__ = ["JpegTransformer", "TransformerConfig", "TransformerSettings"]
 
 OPERATION, RESIZE = "decode", "resize"
-# A JPEG of so many pixels, and so many bytes of its own and a decoder's, is decoded in about 0.3 ms. To wake a thread
-# for it, and the event loop afterwards, takes longer than others would wait for that.
-QUICK_PIXELS, QUICK_BYTES = 256 * 256, 64 * 1024
 DecodingOutcome = Decoded | EnsembleError
 # An encoded image, and what it declares.
 Probed = tuple[bytes, ImageProbe]
@@ -106,7 +103,7 @@ class JpegTransformer:
         probed = list(zip(work.payload, probes, strict=True))
         if isolated:
             return await self._decode_apart(work, probed, isolated, cpu_ns)
-        return await self._decode_in_threads(work, probed)
+        return await self._in_threads(work, self._decode, probed, len(probed) == 1 and probes[0].is_quick)
 
     async def _decode_apart(
         self,
@@ -124,25 +121,21 @@ class JpegTransformer:
         wanted = (*self._now.values(), *self._later.values())
         with work.elsewhere():
             in_threads, in_processes = await asyncio.gather(
-                self._decode_in_threads(work, [images[row] for row in plain]),
+                self._in_threads(work, self._decode, [images[row] for row in plain]),
                 self._isolated.decode(sent, wanted, self.settings, cpu_ns),
             )
         outcomes = dict(zip([*plain, *isolated], [*in_threads, *in_processes], strict=True))
         return [outcomes[row] for row in range(len(images))]
 
-    async def _decode_in_threads(self, work: Work[Sequence[bytes]], images: Sequence[Probed]) -> list[DecodingOutcome]:
-        """Decode images in the thread pool; a quick one that is alone, here."""
-        if len(images) == 1:
-            [(encoded, found)] = images
-            kept = found.jpeg.kept if found.jpeg else 0
-            if found.pixels <= QUICK_PIXELS and len(encoded) + kept <= QUICK_BYTES:
-                return self._decode(images)
-        return await self._in_threads(work, self._decode, images)
-
     async def _in_threads(
-        self, work: Work[Any], function: Callable[[Sequence[T]], list[R]], images: Sequence[T]
+        self, work: Work[Any], function: Callable[[Sequence[T]], list[R]], images: Sequence[T], is_quick: bool = False
     ) -> list[R]:
-        """Call a function with as many chunks of images as there are threads; return the results in one list."""
+        """Call a function with as many chunks of images as there are threads, or if it is quick with all of them here.
+
+        Returns the results in one list.
+        """
+        if is_quick:
+            return function(images)
         loop = asyncio.get_running_loop()
         size = -(-len(images) // self._threads) or 1
         chunks = [images[first : first + size] for first in range(0, len(images), size)]
@@ -178,5 +171,5 @@ class JpegTransformer:
 
         images = work.payload.images
         # To wake a thread takes longer than one image does.
-        made = make(images) if len(images) == 1 else await self._in_threads(work, make, images)
+        made = await self._in_threads(work, make, images, is_quick=len(images) == 1)
         return work.done(np.array(made, np.uint8).reshape(-1, *wanted.size, 3))

@@ -102,6 +102,7 @@ class Workload:
             self._replace_members(application)
         for member in args["members"]:
             member["version"] = self.version
+            member.pop("precision", None)
             if self.precision is not None:
                 member["inference_precision"] = self.precision
         cascade = args.get("ensemble", {}).get("cascade")

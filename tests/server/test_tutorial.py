@@ -77,7 +77,7 @@ def test_the_tutorial_leads_to_a_served_cascade(tmp_path):
     answer = json.loads(classified)
     assert answer["model_versions"] == {"small": 2, "large": 2}
     assert set(answer["members"]) == {"small", "large"}
-    exits = r"^ensemble: \{cascade: \{order: \[\w+, \w+\], exit_at: \[[\d.]+\], versions: \{small: 2, large: 2\}\}\}$"
+    exits = r"^cascade: \{order: \[\w+, \w+\], exit_at: \[[\d.]+\], versions: \{small: 2, large: 2\}\}$"
     assert re.search(exits, tuned, re.M)
     assert "small" in json.loads(deployed.splitlines()[-1])["asked"]
     answered = {version: int(count) for count, version in re.findall(r"(\d+) \"small\":(\d)", tried)}

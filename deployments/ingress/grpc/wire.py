@@ -9,11 +9,12 @@ https://protobuf.dev/programming-guides/encoding/
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from itertools import islice
 from typing import Any, TypeVar
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from deployments.contract.errors import ImageTooLarge, InvalidParameter
@@ -64,48 +65,49 @@ def check(body: bytes | memoryview, size: int, descriptor: Any, fields: int, max
         InvalidParameter: it would cost too much.
         DecodeError, IndexError: it is no message of the type, or its end has not come.
     """
-    open_messages = [(0, size, _kinds(descriptor))]
     count = varint_bytes = 0
     has_images = False
+    for kind, start, end in _contents(body, size, descriptor):
+        count += 1
+        if count > fields:
+            raise InvalidParameter(f"the request has more than {fields} fields; send fewer elements")
+        if kind == DATATYPE:
+            has_images = body[start:end] == IMAGES
+        elif kind == RAW:
+            count += _check_raw(body, start, end, has_images, fields - count, max_image_bytes)
+        elif isinstance(kind, str):
+            _check_image(end - start, max_image_bytes)
+        elif kind == PACKED:
+            varint_bytes += end - start
+    if varint_bytes > MOST_VARINT_BYTES:
+        raise InvalidParameter(
+            f"packed integers have {varint_bytes} bytes; at most {MOST_VARINT_BYTES} are accepted: "
+            "send them raw, as raw_input_contents, or as tensor_content of a TensorProto"
+        )
+
+
+def _contents(body: bytes | memoryview, size: int, descriptor: Any) -> Iterator[tuple[Any, int, int]]:
+    """Yield the content of each field, nested ones too: its kind by `_kinds`, where it begins and where it ends.
+
+    Raises:
+        DecodeError, IndexError: as `check`.
+    """
+    open_messages = [(0, size, _kinds(descriptor))]
     while open_messages:
         at, end, kinds = open_messages.pop()
         while at < end:
-            count += 1
-            if count > fields:
-                raise InvalidParameter(f"the request has more than {fields} fields; send fewer elements")
             tag, at = _varint(body, at)
-            kind = tag & 7
-            if kind == VARINT:
-                _, at = _varint(body, at)
-            elif kind in FIXED_BYTES:
-                at += FIXED_BYTES[kind]
-            elif kind == LENGTH:
-                length, at = _varint(body, at)
-                start, at = at, at + length
-                inner = kinds.get(tag >> 3)
-                if inner == DATATYPE:
-                    has_images = body[start:at] == IMAGES
-                elif inner == RAW:
-                    count += _check_raw(body, start, at, has_images, fields - count, max_image_bytes)
-                elif isinstance(inner, str):
-                    _check_image(length, max_image_bytes)
-                elif inner == PACKED:
-                    varint_bytes += length
-                elif inner is not None and at <= end:
-                    # What follows is read when the message inside has been.
-                    open_messages.append((at, end, kinds))
-                    at, end, kinds = start, at, _kinds(inner)
-                    if len(open_messages) > MOST_DEPTH:
-                        raise DecodeError("too deep")
-            else:
-                raise DecodeError("a group")
+            start, at = _field(body, tag & 7, at)
+            kind = kinds.get(tag >> 3) if tag & 7 == LENGTH else None
+            yield kind, start, at
             if at > end:
                 raise DecodeError("torn")
-        if varint_bytes > MOST_VARINT_BYTES:
-            raise InvalidParameter(
-                f"packed integers have {varint_bytes} bytes; at most {MOST_VARINT_BYTES} are accepted: "
-                "send them raw, as raw_input_contents, or as tensor_content of a TensorProto"
-            )
+            if isinstance(kind, Descriptor):
+                # What follows is read when the message inside has been.
+                open_messages.append((at, end, kinds))
+                at, end, kinds = start, at, _kinds(kind)
+                if len(open_messages) > MOST_DEPTH:
+                    raise DecodeError("too deep")
 
 
 @cache
@@ -127,6 +129,18 @@ def _check_raw(body: bytes | memoryview, start: int, end: int, has_images: bool,
         images = [stop - begin for begin, stop in islice(elements(raw), count)]
         _check_image(max(images, default=0), most)
         return len(images)
+
+
+def _field(body: bytes | memoryview, kind: int, at: int) -> tuple[int, int]:
+    """Return where the content of a field begins and ends; raise DecodeError for a group."""
+    if kind == VARINT:
+        return at, _varint(body, at)[1]
+    if kind == LENGTH:
+        length, start = _varint(body, at)
+        return start, start + length
+    if kind not in FIXED_BYTES:
+        raise DecodeError("a group")
+    return at, at + FIXED_BYTES[kind]
 
 
 def _check_image(length: int, most: int) -> None:

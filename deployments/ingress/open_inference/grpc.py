@@ -13,7 +13,7 @@ from deployments.contract.errors import InvalidParameter
 from deployments.ingress import options
 from deployments.ingress.open_inference import metadata, tensors
 from deployments.ingress.open_inference.catalog import Catalog
-from deployments.ingress.open_inference.model import Model
+from deployments.ingress.open_inference.model import Model, Requested
 from deployments.ingress.open_inference.tensors import Tensor
 from deployments.ingress.protocol import Service
 from deployments.ingress.routes import Calls, Rpc
@@ -104,20 +104,25 @@ class OpenInferenceGrpc:
         for name, value in inferred.parameters.items():
             response.parameters[name].string_param = value
         for tensor, asked in zip(model.as_requested(inferred.outputs, requested), requested, strict=True):
-            output = response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-            if (where := store.place(asked.parameters)) is not None:
-                for name, value in store.write(where, tensors.to_raw(tensor)).items():
-                    field = "string_param" if isinstance(value, str) else "int64_param"
-                    setattr(output.parameters[name], field, value)
-                if raw:
-                    # Clients count the outputs to find the contents of one.
-                    response.raw_output_contents.append(b"")
-            elif raw:
-                response.raw_output_contents.append(tensors.to_raw(tensor))
-            else:
-                elements = tensor.data if tensor.datatype == "BYTES" else tensor.data.ravel().tolist()
-                getattr(output.contents, CONTENTS[tensor.datatype]).extend(elements)
+            self._add(response, tensor, asked, raw)
         return response
+
+    def _add(self, response: pb.ModelInferResponse, tensor: Tensor, asked: Requested, raw: bool) -> None:
+        """Add an output to a response: where the request has it, raw, or typed."""
+        output = response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        store = self._service.tensor_store
+        if (where := store.place(asked.parameters)) is not None:
+            for name, value in store.write(where, tensors.to_raw(tensor)).items():
+                field = "string_param" if isinstance(value, str) else "int64_param"
+                setattr(output.parameters[name], field, value)
+            if raw:
+                # Clients count the outputs to find the contents of one.
+                response.raw_output_contents.append(b"")
+        elif raw:
+            response.raw_output_contents.append(tensors.to_raw(tensor))
+        else:
+            elements = tensor.data if tensor.datatype == "BYTES" else tensor.data.ravel().tolist()
+            getattr(output.contents, CONTENTS[tensor.datatype]).extend(elements)
 
     def _tensor(self, request: pb.ModelInferRequest, model: Model) -> Tensor:
         model.check_inputs(request.inputs)

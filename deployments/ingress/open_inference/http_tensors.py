@@ -170,6 +170,11 @@ def _tensor(
         return tensors.from_raw(given.name, given.datatype, shape, raw, most)
     if given.datatype != "BYTES":
         return tensors.from_list(given.name, given.datatype, shape, given.data)
+    return _images(given, shape, most)
+
+
+def _images(given: InputTensor, shape: list[int], most: int) -> Tensor:
+    """Read images in base64, of which `most` are taken."""
     # One element more than are taken is enough to be refused. Of shape [-1, 1] each may be in a list of its own.
     elements = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in given.data[: most + 1]]
     return Tensor(given.name, given.datatype, shape, base64_images.decoded(elements, f"the data of {given.name!r}"))

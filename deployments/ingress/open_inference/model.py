@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -145,18 +146,21 @@ class Model(ABC):
             raise InvalidParameter(f"{len(outputs)} outputs are asked for; there are {list(known)}, name each once")
         asked: dict[str, Requested] = {}
         for output in outputs:
-            name, parameters = output.name, values(output.parameters)
-            if name not in known:
-                raise InvalidParameter(f"there is no output {name[:40]!r}; the outputs are {list(known)}")
-            if name in asked:
-                raise InvalidParameter(f"the output {name!r} is asked for twice; name it once")
-            classes = parameters.get("classification", 0)
-            if type(classes) is not int or not 0 <= classes <= MAX_CLASSES:
-                raise InvalidParameter(f"classification must be a number of classes; got {quoted(classes)}")
-            if classes and (known[name].datatype == "BYTES" or len(known[name].shape) != 2):
-                raise InvalidParameter(f"the output {name!r} has no classes; ask for the classes of 'probabilities'")
-            asked[name] = Requested(name, classes, parameters)
+            if output.name in asked:
+                raise InvalidParameter(f"the output {output.name!r} is asked for twice; name it once")
+            asked[output.name] = self._requested(output.name, values(output.parameters), known)
         return list(asked.values()) or [Requested(name) for name in known]
+
+    def _requested(self, name: str, parameters: Mapping[str, Any], known: Mapping[str, TensorMetadata]) -> Requested:
+        """Return an output to answer; raises as `requested` does."""
+        if name not in known:
+            raise InvalidParameter(f"there is no output {name[:40]!r}; the outputs are {list(known)}")
+        classes = parameters.get("classification", 0)
+        if type(classes) is not int or not 0 <= classes <= MAX_CLASSES:
+            raise InvalidParameter(f"classification must be a number of classes; got {quoted(classes)}")
+        if classes and (known[name].datatype == "BYTES" or len(known[name].shape) != 2):
+            raise InvalidParameter(f"the output {name!r} has no classes; ask for the classes of 'probabilities'")
+        return Requested(name, classes, parameters)
 
     def as_requested(self, outputs: Sequence[Tensor], requested: Sequence[Requested]) -> list[Tensor]:
         """Return each output as the request asks for it: whole, or as its most probable classes."""
@@ -253,16 +257,12 @@ def response_parameters(answers: Sequence[Answer], asked: Options) -> dict[str, 
     answers if an option asks for them.
     """
     each = [answer.classification for answer in answers]
-    listed: dict[str, list[Any]] = {}
-    if any(one.missing for one in each):
-        listed["missing"] = [one.missing or {} for one in each]
-    if each[0].asked is not None:
-        listed["asked"] = [one.asked for one in each]
-    if each[0].cache is not None:
-        listed["cache"] = [one.cache for one in each]
-    if any(one.warning for one in each):
-        listed["warning"] = [one.warning or "" for one in each]
-    if any(getattr(asked, name) for name in SHOWN):
-        listed["classifications"] = each
-    texts = {name: msgspec.json.encode(values).decode() for name, values in listed.items()}
+    listed: dict[str, Sequence[Any]] = {
+        "missing": [one.missing or {} for one in each],
+        "asked": [one.asked for one in each],
+        "cache": [one.cache for one in each],
+        "warning": [one.warning or "" for one in each],
+        "classifications": each if any(attrgetter(*SHOWN)(asked)) else (),
+    }
+    texts = {name: msgspec.json.encode(values).decode() for name, values in listed.items() if any(values)}
     return {"trace_id": each[0].trace_id, **texts}

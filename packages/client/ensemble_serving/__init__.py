@@ -1,4 +1,4 @@
-"""What programs import to use a running server: `from ensemble_serving import Client`.
+"""What programs import to use a running server: `from ensemble_serving import Client`, or `BlockingClient`.
 
 It imports neither Ray nor OpenVINO. The errors that a server answers are classes of `ensemble_serving.errors`.
 """
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ensemble_serving.answer import Classification
+    from ensemble_serving.blocking import BlockingClient
     from ensemble_serving.client import Client
     from ensemble_serving.errors import EnsembleError
     from ensemble_serving.transports import NoResponse, ResponseTimeout
 
-__all__ = ["Classification", "Client", "EnsembleError", "NoResponse", "ResponseTimeout"]
-_MODULES = {"Classification": "answer", "Client": "client", "EnsembleError": "errors"}
+__all__ = ["BlockingClient", "Classification", "Client", "EnsembleError", "NoResponse", "ResponseTimeout"]
+_MODULES = {"BlockingClient": "blocking", "Classification": "answer", "Client": "client", "EnsembleError": "errors"}
 
 
 def __getattr__(name: str) -> Any:
@@ -23,3 +24,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'transports')}"), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names, which are imported at their first use."""
+    return sorted({*globals(), *__all__})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -169,7 +169,7 @@ class Client:
 
     async def as_completed(
         self, images: Iterable[Image], *, headers: Headers = (), **options: Option
-    ) -> AsyncIterator[tuple[int, asyncio.Task[Classification]]]:
+    ) -> AsyncGenerator[tuple[int, asyncio.Task[Classification]]]:
         """Classify many images, at most `concurrency` at a time, and read each image when it is sent.
 
         Args:

@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 import ensemble_serving
-from ensemble_serving import Client, NoResponse, ResponseTimeout
+from ensemble_serving import BlockingClient, Client, NoResponse, ResponseTimeout
 from ensemble_serving import client as module
 from ensemble_serving.errors import EnsembleError, InvalidImage, Overloaded
 from ensemble_serving.messages import OverGrpc, OverHttp
@@ -219,3 +219,22 @@ async def test_who_leaves_the_loop_leaves_no_request():
             async for _ in client.as_completed([b"x"] * 10):
                 break
     assert len(server.asked) <= 4
+
+
+def test_a_program_without_an_event_loop_waits_for_each_answer():
+    def reply(asked):
+        return error(400, "invalid_image") if asked.body == b"bad" else Reply(body=answer(asked.body.decode()))
+
+    with HttpServer(reply) as server, BlockingClient(server.url, concurrency=2) as client:
+        assert client.classify(b"cat").label == "cat"
+        with pytest.raises(InvalidImage):
+            client.classify(b"bad")
+        found = list(client.classify_many([b"cat", b"bad", b"dog", b"emu"]))
+        assert [type(each) if isinstance(each, EnsembleError) else each.label for each in found] == [
+            "cat", InvalidImage, "dog", "emu"
+        ]  # fmt: skip
+        assert next(client.classify_many(iter([b"cat", b"dog", b"emu"]))).label == "cat"
+
+
+def test_the_public_names_are_listed():
+    assert {"BlockingClient", "Client", "EnsembleError"} <= set(dir(ensemble_serving))

@@ -89,8 +89,8 @@ def only_output(network: ov.Model, name: str | None) -> ov.Model:
     """Keep one output of a model, the given one.
 
     Raises:
-        ModelError: there is no such output, or there are several and none is given; the message proposes those that
-            may be scores.
+        ModelError: there is no such output, or there are several and none is given; the message proposes outputs
+            that may be scores.
     """
     if name is None and len(network.outputs) == 1:
         return network

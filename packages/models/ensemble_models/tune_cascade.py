@@ -29,7 +29,7 @@ from ensemble_models.options import (
     write_files,
 )
 from ensemble_models.prediction import predict
-from ensemble_models.statistics import Interval
+from ensemble_models.statistics import Interval, Truth, hits, paired
 from scripts.errors import ScriptError
 
 # Where none of so many images is lost, the loss of all images is at most 3 / images at 95 % (the rule of three).
@@ -42,6 +42,8 @@ NEARLY = 1.05
 TRIED = {1: 201, 2: 81, 3: 21}
 # The log-odds of the lowest and the highest threshold between 0 and 1: the probabilities 0.18 and 0.9991.
 LOG_ODDS = (-1.5, 7.0)
+# A member that is surely no more points worse than all together is as good.
+MOST_WORSE = 0.5
 MOST_MEMBERS = len(TRIED) + 1
 
 
@@ -166,10 +168,12 @@ def report(
     shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in zip(choice.order, walk.stops, strict=True))
     print(f"the last one asked: {shares}")
     print(f"chosen on {choosing.sum():,} images, judged on {(~choosing).sum():,} others; intervals are of 95 %\n")
+    for sentence in cheaper_alone(judged, walk.cost, full):
+        print(sentence)
     chosen_with = ", ".join(f"{name}: {versions[name]}" for name in choice.order)
+    print("under `ensemble`, beside its `quorum` and other fields:")
     print(
-        f"ensemble: {{cascade: {{order: [{', '.join(choice.order)}], exit_at: {list(choice.exit_at)}, "
-        f"versions: {{{chosen_with}}}}}}}"
+        f"cascade: {{order: [{', '.join(choice.order)}], exit_at: {list(choice.exit_at)}, versions: {{{chosen_with}}}}}"
     )
     if not all(members.weights.values()) or members.method != "mean":
         weights = ", ".join(f"{name}: {weight:g}" for name, weight in members.weights.items())
@@ -184,6 +188,17 @@ def report(
         "costs_ms": dict(judged.costs),
         "images": {"chosen_on": int(choosing.sum()), "judged_on": int((~choosing).sum())},
     }
+
+
+def cheaper_alone(members: Members, cost: float, full: Truth) -> Iterator[str]:
+    """Name the members that alone cost no more than the cascade, and are no worse than all together."""
+    for name, scores in members.scores.items():
+        difference = Interval.paired(hits(scores, members.labels) - (full == members.labels))
+        if members.costs[name] <= cost and difference.low > -MOST_WORSE:
+            yield (
+                f"{name} alone costs {members.costs[name] / cost:.2f} of the cascade, and its top-1 differs from all "
+                f"members' by {difference.mean:+.2f} points ({paired(difference)}): serve {name} alone"
+            )
 
 
 def resolution(choosing: int, judging: int, most_lost: float) -> str:

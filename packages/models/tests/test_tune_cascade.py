@@ -153,9 +153,7 @@ def test_the_command_chooses_on_one_half_and_judges_on_the_other(
     printed = capsys.readouterr().out
     order = written["order"]
     versions = ", ".join(f"{name}: 1" for name in order)
-    assert (
-        f"ensemble: {{cascade: {{order: [{', '.join(order)}], exit_at: [0.0], versions: {{{versions}}}}}}}" in printed
-    )
+    assert f"\ncascade: {{order: [{', '.join(order)}], exit_at: [0.0], versions: {{{versions}}}}}\n" in printed
 
 
 def test_few_images_choose_as_well_and_the_loss_that_they_allow_is_printed(
@@ -189,8 +187,8 @@ def test_what_is_printed_is_the_whole_of_what_was_chosen(capsys: pytest.CaptureF
     report(members, np.array([True, False] * 2), Choice(("gate", "one"), (0.5,)), {"gate": 3, "one": 1})
     *_, ensemble, combiner = capsys.readouterr().out.splitlines()
     cascade = {"order": ["gate", "one"], "exit_at": [0.5], "versions": {"gate": 3, "one": 1}}
-    assert yaml.safe_load(ensemble) == {"ensemble": {"cascade": cascade}}
-    QuorumSettings.model_validate(yaml.safe_load(ensemble)["ensemble"])
+    assert yaml.safe_load(ensemble) == {"cascade": cascade}
+    QuorumSettings.model_validate(yaml.safe_load(ensemble))
     assert yaml.safe_load(combiner) == {"combiner": {"method": "mean", "weights": {"gate": 0, "one": 1}}}
 
 

@@ -316,6 +316,11 @@ SERVED = {
     },
     "OpenVinoConfig": {
         "performance_hint": (one(performance_hint="LATENCY"), compiled("PERFORMANCE_HINT")),
+        "precision": (
+            one(model="varied", version=1, precision="int8"),
+            node("one", lambda member: member.version),
+            one(model="varied", version=1),
+        ),
         "streams": (one(threads=2, streams=2), compiled("NUM_STREAMS"), one(threads=2)),
         "inference_precision": (
             one(inference_precision="f32"),
@@ -761,6 +766,8 @@ def root(tmp_path_factory):
         ("late", 1, constant(one_hot(1))),
     ):
         store(folder, name, model, version)
+    store(folder, "varied", constant(one_hot(1)))
+    store(folder, "varied", constant(one_hot(1)), 2, precision="INT8", variant_of=1)
     store(folder / "other", "one", constant(one_hot(4)))
     return folder
 

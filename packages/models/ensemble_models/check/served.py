@@ -154,10 +154,11 @@ def contributions(url: str) -> Iterator[str]:
     for name, versions in found.items():
         for version, each in versions.items():
             changed = each["changed"]
-            labelled = f", mended {each['mended']} and spoiled {each['spoiled']} of {each['labelled']} labelled answers"
+            counts = f", mended {each['mended']} and spoiled {each['spoiled']} of {each['labelled']} labelled answers"
+            labelled = counts if each["labelled"] else ""
             yield (
                 f"Since its start this replica's {name} {version} changed {changed['count']:,} of {changed['total']:,} "
-                f"answers ({100 * changed['low']:.2f} to {100 * changed['high']:.2f} %){labelled if each['labelled'] else ''}."
+                f"answers ({100 * changed['low']:.2f} to {100 * changed['high']:.2f} %){labelled}."
             )
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
 from deployments.contract.errors import ConfigurationError
-from deployments.contract.hosts import is_in_cluster
+from deployments.contract.hosts import LOOPBACK, is_in_cluster
 from deployments.contract.names import INGRESS
 from deployments.cpus import available_cores, describe_cores
+from deployments.ingress.open_inference.metadata import SERVER
 from deployments.members.local import LocalMember
 from ensemble_models.doctor import Finding, failure
 from graph.config import EnsembleConfig
@@ -27,6 +30,8 @@ from scripts.serve.ports import Port, check_loopback, check_ports
 from scripts.serve.resources import GIB, available, check_placement, reserved
 from scripts.strict_yaml import Document
 
+# How long a server has to name itself, seconds, and in how many bytes.
+ANSWER_WITHIN_S, MOST_READ = 2.0, 65_536
 CPU_INFO = Path("/proc/cpuinfo")
 # From which share of the cores, as one of so many, it is worth a word that they are unused.
 LEAST_UNUSED = 8
@@ -37,8 +42,23 @@ INT8 = {"amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx_vnni": "AVX VNNI"
 BF16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512"}
 
 
-def ports(wanted: Iterable[Port]) -> Iterator[Finding]:
-    """Check that this machine reaches itself, and that each port is free."""
+def is_own_server(port: Port) -> bool:
+    """Check whether this project's server answers at an HTTP port of this machine."""
+    host = LOOPBACK if port.host in {"0.0.0.0", "::"} else port.host  # noqa: S104
+    try:
+        connection = HTTPConnection(host, port.number, timeout=ANSWER_WITHIN_S)
+        connection.request("GET", "/v2")
+        found = json.loads(connection.getresponse().read(MOST_READ))
+    except (OSError, HTTPException, ValueError):
+        return False
+    return isinstance(found, dict) and found.get("name") == SERVER
+
+
+def ports(wanted: Sequence[Port]) -> Iterator[Finding]:
+    """Check that this machine reaches itself, and that each port is free, or its server's, which runs already."""
+    if failure(partial(check_ports, *wanted)) is not None and is_own_server(wanted[0]):
+        yield Finding("ok", f"ports: ensemble-serving runs here already, at {wanted[0].host}:{wanted[0].number}")
+        return
     if (found := failure(check_loopback, "loopback: ")) is not None:
         yield found
     for port in wanted:
@@ -70,9 +90,9 @@ def threads(config: EnsembleConfig, replicas: Mapping[str, int]) -> Finding:
     # The members of a cascade take turns.
     total = max(each.values(), default=0) if config.in_turn else sum(each.values())
     what = f"threads: {total} of all replicas' members compute at the same time, on {describe_cores()}"
-    if total > here:
+    if total > here and (is_chosen or here == 1):
         most = ", ".join(f"{name}: {count}" for name, count in each.items())
-        # Each member has at least a thread, which no field changes.
+        # Each member has at least a thread, which no field changes; on several cores that is no loss.
         remedy = "leave `threads` of the members out, or have fewer replicas" if is_chosen else "give it more CPUs"
         return Finding("look", f"{what} ({most})", remedy)
     if (unused := here - total) * LEAST_UNUSED >= here:

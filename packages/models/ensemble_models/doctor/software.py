@@ -26,6 +26,7 @@ from scripts.configuration import check, doubts, replicas_of
 from scripts.errors import ScriptError
 from scripts.serve import haproxy as front
 from scripts.shipped import hidden, shipped
+from scripts.variants import choices
 
 
 def versions(config: EnsembleConfig) -> Iterator[Finding]:
@@ -133,6 +134,7 @@ def application(given: Mapping[str, Any], serve: Mapping[str, Any]) -> Iterator[
     except ConfigurationError as err:
         yield Finding("wrong", f"configuration: {err}", CORRECT)
         return
+    yield from (Finding("ok", f"models: {line}") for line in choices(config))
     for doubt in doubts(config, agreed):
         what, _, remedy = doubt.rpartition("; ")
         yield Finding("look", f"models: {what}", remedy)

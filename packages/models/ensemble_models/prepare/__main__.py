@@ -12,20 +12,25 @@ import click
 from deployments.contract.preprocessing import Interpolation, Resize
 from deployments.repository.heads import HEADS
 from deployments.repository.layout import LAYOUTS
+from deployments.repository.network import load
+from deployments.repository.repository import read as read_version
 from ensemble_models.baking import only_output
 from ensemble_models.costs import stored_precision
 from ensemble_models.dataset import Dataset
 from ensemble_models.exporters.folder import default_name, model_in
 from ensemble_models.exporters.network import takes_bytes
 from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
-from ensemble_models.prepare import efficientnet, pretrained
+from ensemble_models.prediction import preprocessing
+from ensemble_models.prepare import efficientnet, pretrained, stored_int8
 from ensemble_models.prepare.preparation import Preparation
 from ensemble_models.prepare.source import ADVICE, ORDERS, READABLE, USUAL, WHITE, Source, read
-from ensemble_models.writing import check_name, describe, write_version
+from ensemble_models.writing import check_name, derived_metadata, describe, write_version
 from scripts.errors import DatasetError, ScriptError
 
 # By the names of the folders of images; `images`: by what the outputs answer.
 CLASS_ORDERS = ("alphabetical", "case-blind", "natural", "images")
+# The options by which a published network takes other pixels than those that its ranges were measured on.
+PIXELS = ("size", "mean", "std", "normalize", "channel_order", "crop_ratio", "resize", "interpolation")
 TEXT_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -59,6 +64,25 @@ def run(args: SimpleNamespace) -> None:
     )
     print("\n".join(preparation.reasons))
     print(f"wrote {describe(folder)}")
+    if args.source in efficientnet.PUBLISHED and not any(getattr(args, name) for name in PIXELS):
+        _write_int8(folder, args)
+
+
+def _write_int8(folder: Path, args: SimpleNamespace) -> None:
+    """Write the int8 variant of a published network, if its ranges are stored and its weights have 16 bits."""
+    measured, model = stored_int8.stored(args.source), read_version(args.name, int(folder.name), folder)
+    if measured is None or args.precision != "FP16":
+        return
+    network = stored_int8.build(load(model), measured)
+    metadata = {
+        **derived_metadata(model, "INT8", preprocessing(model)),
+        "accuracy": measured.accuracy,
+        "source": {**model.source, "tool": "scripts.prepare", "ranges": measured.sha256, "in_float": measured.in_float},
+    }
+    variant = write_version(network, args.repository, args.name, None, metadata, compress_to_fp16=True)
+    lost, images = measured.accuracy["source_top1"] - measured.accuracy["top1"], measured.accuracy["images"]
+    print(f"wrote {variant}: int8, by ranges that were measured once ({lost:+.1f} points lost on {images} photographs)")
+    print(f"a member with `precision: fastest` serves the faster of versions {folder.name} and {variant.name}")
 
 
 def _is_labelled(images: Path) -> bool:
@@ -128,9 +152,7 @@ def _check_flags(args: SimpleNamespace) -> None:
 )
 @option("--border", type=int, nargs=3, metavar="B G R", help="Colour beside a letterboxed image; default: black.")
 @option("--output", metavar="NAME", help="The output with the class scores, if the model has several.")
-@option(
-    "--head", type=click.Choice(HEADS), help="What the scores are; default: found by the scores of noise and images."
-)
+@option("--head", type=click.Choice(HEADS), help="Kind of scores; default: found by noise and images.")
 @option("--class-order", type=click.Choice(CLASS_ORDERS), help="Order of the classes; default: found by --data.")
 @option("--expected-top1", type=click.FloatRange(0, 100), metavar="%", help="Refuse the model if --data show less.")
 @option("--precision", type=click.Choice(("FP16", "FP32")), default="FP16", help="How float32 weights are stored.")

@@ -82,8 +82,10 @@ class Measured:
     """A network's trial on labelled images.
 
     Attributes:
-        labels: the class names in the order that the images show.
+        normalization: the chosen one; see `choose`.
     """
+
+    normalization: Normalization
 
     def __init__(
         self, images: Images, given: Sequence[str] | None, network: ov.Model, ways: Sequence[Preprocessing],
@@ -125,30 +127,51 @@ class Measured:
         Raises:
             ScriptError: see `choose_normalization`; or another mean and standard deviation than a usual one is better.
         """
-        args, way = self._args, self._ways[0]
-        allowed = usual(args.channel_order, args.normalize) if given is None else [given]
+        args = self._args
+        self._allowed = usual(args.channel_order, args.normalize) if given is None else [given]
         try:
-            self._chosen = trials.choose_normalization(allowed, self._trial, way)
+            self._choose()
         except Permuted as err:
             if args.class_order != IMAGES:
                 raise
             self._begin({IMAGES: tuple(self.labels[label] for label in err.found)})
-            self._chosen = trials.choose_normalization(allowed, self._trial, way)
-        normalization = self._chosen.normalization
-        if given is None and (better := trials.better_fit(self._trial, self._chosen, way)) is not None:
+            self._choose()
+        self.normalization = normalization = self._chosen.normalization
+        if (
+            given is None
+            and not args.normalize
+            and (better := trials.better_fit(self._trial, self._chosen, self._ways[0])) is not None
+        ):
             raise ScriptError(
                 f"another normalization than the usual ones is clearly better: of those tried {better.flags}. Pass the "
                 f"--mean and --std of the training, or {normalization.flags} to keep the best usual one"
             )
         return normalization, f"on {len(self._chosen.outputs)} images of {args.data}{self._chosen.doubt}"
 
+    def _choose(self) -> None:
+        """Choose by the first way to resize with which the images decide; raise what it raised if none does."""
+        first: trials.Undecided | None = None
+        for way in self._ways:
+            try:
+                self._chosen = trials.choose_normalization(self._allowed, self._trial, way)
+                self._ways = [way, *(each for each in self._ways if each != way)]
+                return
+            except trials.Undecided as err:
+                first = first or err
+        assert first is not None
+        raise first
+
     def resize(self) -> tuple[Preprocessing, str]:
         """Choose the way to resize, then the interpolation, and say why; see `choose_resizing`."""
         normalization, first = self._chosen.normalization, self._chosen.outputs
         way, why = trials.choose_resizing(self._trial, normalization, self._ways, first)
+        if way != self._ways[0]:
+            self._ways = [way]
+            self._chosen = trials.choose_normalization(self._allowed, self._trial, way)
+            self.normalization, first = self._chosen.normalization, self._chosen.outputs
         if not self._args.interpolation:
-            first = self._trial.outputs((normalization, way), end=trials.FIRST) if way != self._ways[0] else first
-            way, sharp = trials.choose_resizing(self._trial, normalization, trials.interpolations(way), first)
+            tried = trials.interpolations(way)
+            way, sharp = trials.choose_resizing(self._trial, self.normalization, tried, first)
             why = f"{why}; {way.interpolation}: {sharp}"
         return way, why
 

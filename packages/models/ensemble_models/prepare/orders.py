@@ -73,8 +73,19 @@ def assignment(answers: Truth, labels: Truth, classes: int) -> tuple[Truth, Inte
         is as good.
     """
     half = len(answers) // 2
+    if not half:
+        return None
+    found = most_frequent(answers[:half], labels[:half], classes)
+    difference = Interval.paired(
+        (found[answers[half:]] == labels[half:]).astype(float) - (answers[half:] == labels[half:])
+    )
+    return (found, difference) if difference.low > 0 else None
+
+
+def most_frequent(answers: Truth, labels: Truth, classes: int) -> Truth:
+    """Assign a class to each output, int64 [classes]: the most frequent pair of them first."""
     counts: NDArray[np.int64] = np.zeros((classes, classes), np.int64)
-    np.add.at(counts, (answers[:half], labels[:half]), 1)
+    np.add.at(counts, (answers, labels), 1)
     found = np.full(classes, -1)
     for cell in np.argsort(-counts, axis=None, kind="stable")[: np.count_nonzero(counts)]:
         output, label = divmod(int(cell), classes)
@@ -83,20 +94,15 @@ def assignment(answers: Truth, labels: Truth, classes: int) -> tuple[Truth, Inte
     left = [label for label in range(classes) if label not in found]
     for output in np.flatnonzero(found < 0).tolist():
         found[output] = left.pop(left.index(output) if output in left else 0)
-    difference = Interval.paired(
-        (found[answers[half:]] == labels[half:]).astype(float) - (answers[half:] == labels[half:])
-    )
-    return (found, difference) if half and difference.low > 0 else None
+    return found
 
 
-def check_order(answers: Truth, labels: Truth, names: Sequence[str], order: str) -> None:
-    """Raise Permuted, which names the first pairs, if images show another order of the outputs."""
-    if (better := assignment(answers, labels, len(names))) is None:
-        return
+def permuted(better: tuple[Truth, Interval], names: Sequence[str], order: str) -> Permuted:
+    """Make the error that images show another order of the outputs, which names the first pairs."""
     found, difference = better
     pairs = [(output, names[found[output]], name) for output, name in enumerate(names) if found[output] != output]
     shown = ", ".join(f"output {output} answers {new!r} and not {old!r}" for output, new, old in pairs[:3])
-    raise Permuted(
+    return Permuted(
         f"the outputs are in another order than the {order} one of the classes: {shown}{', ...' if pairs[3:] else ''}; "
         f"with the order that these images show, {difference.mean:.1f} points more are right. Name the outputs by "
         "--labels FILE, in the order of the training, or take what the images show by --class-order images",

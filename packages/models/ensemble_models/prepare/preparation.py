@@ -78,6 +78,7 @@ class Preparation:
         resized = self._decide_resizing()
         self._level, compared = self._measured.level(self._resizing) if self._measured else ({}, [])
         if self._measured is not None:
+            self._normalization = self._measured.normalization
             self._labels, named = self._measured.labels, f"{named}{self._measured.order}"
         shown = ", ".join((self._labels or ())[:3]) + (", ..." if len(self._labels or ()) > 3 else "")
         self.reasons = [

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,8 @@ import openvino as ov
 
 from deployments.contract.preprocessing import Color as Border
 from deployments.contract.preprocessing import Interpolation, Resize
-from deployments.repository.errors import ModelError
+from deployments.repository.content import no_model
+from deployments.repository.errors import ModelError, reason
 from deployments.repository.layout import Layout
 from deployments.repository.repository import sha256
 from ensemble_models.baking import Color
@@ -146,6 +150,20 @@ class Source:
         return cls(network, origin, normalization=normalization, where=said.where, open=open_facts, **values)
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hide what libraries in C++ write to standard error, as TensorFlow's readers do while OpenVINO tries formats."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
 def read(given: Path) -> Source:
     """Read the network of a file or folder that OpenVINO reads, and what its exporter wrote about it.
 
@@ -157,10 +175,15 @@ def read(given: Path) -> Source:
     path = model_in(given)
     if path.suffix in ADVICE:
         raise ModelError(f"{path} is not read: {ADVICE[path.suffix]}")
+    if path.is_file() and (what := no_model(path)):
+        raise ModelError(f"{path} is {what}")
     try:
-        network = ov.Core().read_model(path) if path.suffix == ".xml" else ov.convert_model(path)
+        with quiet():
+            network = ov.Core().read_model(path) if path.suffix == ".xml" else ov.convert_model(path)
     # convert_model raises its own error type, and plain Exception for a format that it doesn't know.
     except Exception as err:
-        raise ModelError(f"OpenVINO can't read {path}; it reads {', '.join(READABLE)}, SavedModel: {err}") from err
+        what = "it is damaged or truncated" if path.suffix in READABLE else "its format is unknown"
+        known = ", ".join(READABLE)
+        raise ModelError(f"OpenVINO can't read {path}: {what}; it reads {known}, SavedModel ({reason(err)})") from err
     digest = {"sha256": sha256(path)} if path.is_file() else {}
     return Source.described(network, {"file": path.name, **digest}, stated(path, network))

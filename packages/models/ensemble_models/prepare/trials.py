@@ -17,7 +17,7 @@ from deployments.contract.preprocessing import Interpolation, Preprocessing
 from deployments.transformer.decoding import read_header
 from ensemble_models.dataset import LIMITS, decode
 from ensemble_models.options import Table
-from ensemble_models.prepare.orders import GIVEN, check_order
+from ensemble_models.prepare.orders import GIVEN, assignment, most_frequent, permuted
 from ensemble_models.prepare.source import CROP_RATIO, WHITE, Normalization, usual
 from ensemble_models.statistics import Interval, Truth, hits, less_surprised, log_loss
 from scripts.errors import ScriptError
@@ -32,10 +32,14 @@ MOST_RESIZED = 200
 ENOUGH = 50
 # How means are moved and standard deviations multiplied, so that another normalization than the usual ones shows.
 MOVES, FACTORS, STEPS = (0.2, -0.2), (0.6, 1.6), 4
-# So many points better is not by chance.
-BETTER = 2.0
+# Images that show it, and the share of right answers that leaves no room for a better one.
+FITTED, GOOD = 50, 0.97
 
 Way = tuple[Normalization, Preprocessing]
+
+
+class Undecided(ScriptError):
+    """No usual normalization is better than guessing, or not clearly better than the others."""
 
 
 def normalized(pixels: Pixels, by: Normalization) -> NDArray[np.float32]:
@@ -51,7 +55,7 @@ class Trial:
 
     Attributes:
         orders: the orders of the classes that may hold, by name; see `usual_orders`.
-        order: the one that holds, the first one before it is chosen.
+        order: the chosen order, at first the first one.
     """
 
     def __init__(
@@ -87,7 +91,7 @@ class Trial:
             return np.stack(list(threads.map(lambda number: self._decoded(way, number), range(begin, end))))
 
     def outputs(self, way: Way, known: Probabilities | None = None, end: int | None = None) -> Probabilities:
-        """Predict the first images, or all; `known` is what was predicted before."""
+        """Predict the first images, or all; `known` has earlier predictions."""
         begin, end = 0 if known is None else len(known), end or self.count
         if begin >= end:
             assert known is not None
@@ -99,20 +103,35 @@ class Trial:
         """Return for each order which of the first images are right, float64 [images]."""
         return {order: hits(outputs, truth[: len(outputs)]) for order, truth in self._truths.items()}
 
+    def best_order(self, outputs: Probabilities) -> NDArray[np.float64]:
+        """Return which of the first images are right in the order that suits best, float64 [images]."""
+        return max(self.by_order(outputs).values(), key=np.mean)
+
+    def assigned(self, outputs: Probabilities) -> NDArray[np.float64]:
+        """Return which of the first images are right if each output answers the class that suits it best."""
+        answers, labels = outputs.argmax(1), self.labels[: len(outputs)]
+        right: NDArray[np.float64] = most_frequent(answers, labels, outputs.shape[1])[answers] == labels
+        return right.astype(np.float64)
+
     def race(
-        self, tried: Sequence[Way], most: int | None = None, first: Probabilities | None = None
+        self,
+        tried: Sequence[Way],
+        most: int | None = None,
+        first: Probabilities | None = None,
+        measure: Callable[[Probabilities], NDArray[np.float64]] | None = None,
     ) -> list[Probabilities]:
         """Predict few images by several ways, and more only by the ways that may be the best, until one is left.
 
         Args:
-            tried: the ways; in the order of the classes that suits each best.
+            tried: the ways.
             most: how many images to predict; default: all.
             first: earlier predictions by the first way.
+            measure: which images are right, by the probabilities; default: see `best_order`.
 
         Returns:
             The probabilities by each way, float32 [images,classes], of as many images as it was tried on.
         """
-        most = min(most or self.count, self.count)
+        most, measure = min(most or self.count, self.count), measure or self.best_order
         outputs: list[Probabilities | None] = [first, *[None] * (len(tried) - 1)]
         racing, end = list(range(len(tried))), 0
         while end < most and (len(racing) > 1 or end < FEW):
@@ -120,7 +139,7 @@ class Trial:
             right = {}
             for row in racing:
                 outputs[row] = known = self.outputs(tried[row], outputs[row], end)
-                right[row] = max(self.by_order(known[:end]).values(), key=np.mean)
+                right[row] = measure(known[:end])
             best = max(right.values(), key=lambda each: float(each.mean()))
             clearly = 0.0 if end >= FEW else CLEARLY
             racing = [row for row in racing if Interval.paired(best - right[row]).low <= clearly]
@@ -146,23 +165,24 @@ def choose_normalization(allowed: Sequence[Normalization], trial: Trial, way: Pr
 
     Raises:
         Permuted: the outputs are in none of the orders.
-        ScriptError: the images don't decide, none is better than guessing, or a usual one is better than those allowed.
+        Undecided: the images don't decide, or none is better than guessing.
+        ScriptError: a usual one is better than those allowed.
     """
     every = [*allowed, *(each for each in usual() if each not in allowed)]
     outputs = trial.race([(each, way) for each in every])
-    best = max(outputs, key=lambda each: (len(each), max(right.mean() for right in trial.by_order(each).values())))
+    best = max(outputs, key=lambda each: (len(each), trial.best_order(each).mean()))
     _choose_order(trial, best)
     labels, classes = trial.labels, outputs[0].shape[1]
     right = [hits(output, labels[: len(output)]) for output in outputs]
     # First those that were tried on all images.
-    rows = sorted(range(len(every)), key=lambda row: (-len(right[row]), -right[row].mean()))
+    losses = [log_loss(output, labels[: len(output)]) for output in outputs]
+    rows = sorted(range(len(every)), key=lambda row: (-len(right[row]), -right[row].mean(), losses[row]))
     shares = [Interval.share(each > 0) for each in right]
     lines = [(every[row].order, every[row].values, str(shares[row]), str(len(right[row]))) for row in rows]
     Table(("channels", "normalization", "top-1 (95 % interval)", "images"), lines, (0, 1)).show()
     if shares[rows[0]].low <= 100 / classes:
-        for row in rows:
-            check_order(outputs[row].argmax(1), labels[: len(outputs[row])], trial.orders[trial.order], trial.order)
-        raise ScriptError(
+        _check_order(every, trial, way)
+        raise Undecided(
             f"none of the usual normalizations is better than guessing one of {classes} classes; say by --labels which "
             "class each output is; --mean, --std and --channel-order set the training's pixels"
         )
@@ -177,13 +197,18 @@ def choose_normalization(allowed: Sequence[Normalization], trial: Trial, way: Pr
                 "pass it, or leave out --data to keep what the flags say"
             )
         same = both >= ENOUGH and np.array_equal(outputs[row][:both].argmax(1), outputs[kept][:both].argmax(1))
-        if row != kept and row < len(allowed) and difference.high >= 0 and not same:
-            (alike if every[row].is_like(every[kept]) else unlike).append(row)
+        if row == kept or row >= len(allowed) or difference.high < 0 or same:
+            continue
+        if every[row].is_like(every[kept]):
+            alike.append(row)
+        elif not less_surprised(outputs[row][:both], outputs[kept][:both], labels[:both]):
+            unlike.append(row)
     kept, doubt = _likeliest(alike, every, outputs, labels)
     whole = trial.outputs((every[kept], way), outputs[kept])
-    check_order(whole.argmax(1), labels, trial.orders[trial.order], trial.order)
+    if assignment(whole.argmax(1), labels, classes) is not None:
+        _check_order(every, trial, way)
     if unlike:
-        raise ScriptError(
+        raise Undecided(
             f"these {len(labels)} images don't tell {every[kept].flags} from {every[unlike[0]].flags}; pass the flags "
             "of one of them, or more images by --data"
         )
@@ -210,6 +235,14 @@ def _choose_order(trial: Trial, outputs: Probabilities) -> None:
             )
 
 
+def _check_order(every: Sequence[Normalization], trial: Trial, way: Preprocessing) -> None:
+    """Raise Permuted if the outputs are in another order, by the normalization with which that fits best."""
+    outputs = trial.race([(each, way) for each in every], measure=trial.assigned)
+    best = max(outputs, key=lambda each: (len(each), trial.assigned(each).mean(), trial.best_order(each).mean()))
+    if (better := assignment(best.argmax(1), trial.labels[: len(best)], best.shape[1])) is not None:
+        raise permuted(better, trial.orders[trial.order], trial.order)
+
+
 def _likeliest(
     rows: Sequence[int], every: Sequence[Normalization], outputs: Sequence[Probabilities], labels: Truth
 ) -> tuple[int, str]:
@@ -224,19 +257,29 @@ def _likeliest(
     return kept, f"; hardly to be told from {every[others[0]].flags}, which answers {same.mean:.0f} % of them alike"
 
 
+def neighbours(of: Normalization) -> list[Normalization]:
+    """List normalizations with the mean of one channel or of all moved, or with another standard deviation."""
+    mean, std = np.array(of.mean), np.array(of.std)
+    moved = [mean + move * channels for move in MOVES for channels in np.vstack([np.ones(3), np.eye(3)])]
+    scaled = [std * factor for factor in FACTORS]
+    return [
+        *(Normalization(of.order, tuple(each.tolist()), of.std) for each in moved),
+        *(Normalization(of.order, of.mean, tuple(each.tolist())) for each in scaled),
+    ]
+
+
 def better_fit(trial: Trial, chosen: Chosen, way: Preprocessing) -> Normalization | None:
     """Look for a clearly better mean and standard deviation around the chosen ones; None if there is none."""
-    kept, outputs, labels = chosen.normalization, chosen.outputs[:FEW], trial.labels
+    kept, outputs = chosen.normalization, chosen.outputs[:FITTED]
     for _ in range(STEPS):
-        mean, std = np.array(kept.mean), np.array(kept.std)
-        moved = [Normalization(kept.order, tuple((mean + move).tolist()), kept.std) for move in MOVES]
-        scaled = [Normalization(kept.order, kept.mean, tuple((std * factor).tolist())) for factor in FACTORS]
-        tried = [kept, *moved, *scaled]
-        found = trial.race([(each, way) for each in tried], FEW, outputs)
-        right = [hits(each, labels[: len(each)]) for each in found]
+        if trial.by_order(outputs)[trial.order].mean() > GOOD:
+            break
+        tried = [kept, *neighbours(kept)]
+        found = trial.race([(each, way) for each in tried], FITTED, outputs)
+        right = [hits(each, trial.labels[: len(each)]) for each in found]
         best = max(range(len(tried)), key=lambda row: (len(right[row]), right[row].mean()))
         difference = Interval.paired(right[best] - right[0][: len(right[best])])
-        if best == 0 or difference.low <= 0 or difference.mean < BETTER:
+        if best == 0 or difference.low <= 0:
             break
         kept, outputs = tried[best], found[best]
     return None if kept == chosen.normalization else kept

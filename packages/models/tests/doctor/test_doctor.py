@@ -4,7 +4,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import yaml
@@ -27,6 +29,29 @@ def test_a_port_that_is_taken_is_named_with_what_moves_it():
     assert str(number) in finding.what
     assert "http_options.port" in finding.what
     assert "--ports-from" in finding.remedy
+
+
+def test_its_own_running_server_takes_no_wrong_ports():
+    """It said "wrong" four times, of ports that its own server had."""
+
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"name": names[0], "extensions": []}).encode())
+
+        def log_message(self, *_):
+            pass
+
+    names = ["ensemble"]
+    with HTTPServer(("127.0.0.1", 0), Server) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        ports = [Port("127.0.0.1", server.server_port, "http_options.port")] * 2
+        [finding] = machine.ports(ports)
+        assert (finding.verdict, "runs here already" in finding.what) == ("ok", True)
+        names[0] = "another"
+        assert [finding.verdict for finding in machine.ports(ports)] == ["wrong", "wrong"]
+        server.shutdown()
 
 
 def test_replicas_that_find_no_place():
@@ -54,6 +79,9 @@ def test_more_threads_than_cores(monkeypatch):
     monkeypatch.setattr(machine, "available_cores", lambda: 8)
     unused = machine.threads(parse({"members": [{"name": "resnet"}]}), {"resnet": 3})
     assert (unused.verdict, "2 cores are unused" in unused.what) == ("look", True)
+    monkeypatch.setattr(machine, "available_cores", lambda: 4)
+    monkeypatch.setattr(machine, "available_cores", lambda: 1)
+    assert (found(None, {}).verdict, found(None, {}).remedy) == ("look", "give it more CPUs")
     monkeypatch.setattr(machine, "available_cores", lambda: 4)
     # The members of a cascade take turns.
     cascade = {"cascade": {"order": ["resnet", "densenet"], "exit_at": [0.5]}}

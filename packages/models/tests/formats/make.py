@@ -1,6 +1,7 @@
 """Writes the classifiers beside it, the same one in each framework's own format; the tests only read what it wrote.
 
     python make.py tensorflow     # saved_model/, classifier.tflite and int8.tflite, made by TensorFlow 2.21
+    python make.py integers       # bytes.tflite, int8_logits.tflite, int8_sigmoid.tflite: integers in and out
     python make.py keras          # keras_model/, by `export` of Keras 3.15 on TensorFlow 2.21
     python make.py paddle         # inference.pdmodel and inference.pdiparams, made by PaddlePaddle 3.3
 
@@ -37,6 +38,33 @@ def tensorflow() -> None:
     normalized = np.random.default_rng(0).uniform(-2.1, 2.6, (50, 1, 8, 8, 3)).astype(np.float32)
     converter.representative_dataset = lambda: ([image] for image in normalized)
     (HERE / "int8.tflite").write_bytes(converter.convert())
+
+
+def integers() -> None:
+    """Quantize fully, input and output, too: pixels from 0 to 1 as bytes, or as bytes less 128."""
+    import tensorflow as tf
+
+    heads = {
+        "bytes": (tf.nn.softmax, tf.uint8),
+        "int8_logits": (tf.identity, tf.int8),
+        "int8_sigmoid": (tf.sigmoid, tf.int8),
+    }
+    for name, (head, kind) in heads.items():
+
+        class Classifier(tf.Module):
+            @tf.function(input_signature=[tf.TensorSpec([1, 8, 8, 3], tf.float32, "image")])
+            def __call__(self, image, head=head):
+                features = tf.nn.relu(tf.nn.conv2d(image, FILTERS, 2, "VALID"))
+                return head(tf.reduce_mean(features, [1, 2]) @ MATRIX)
+
+        tf.saved_model.save(Classifier(), folder := "/tmp/classifier")
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder)
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+        pixels = np.random.default_rng(0).uniform(0, 1, (50, 1, 8, 8, 3)).astype(np.float32)
+        converter.representative_dataset = lambda pixels=pixels: ([image] for image in pixels)
+        converter.inference_input_type = converter.inference_output_type = kind
+        (HERE / f"{name}.tflite").write_bytes(converter.convert())
 
 
 def keras() -> None:
@@ -76,4 +104,4 @@ def paddle() -> None:
 
 
 if __name__ == "__main__":
-    {"tensorflow": tensorflow, "keras": keras, "paddle": paddle}[sys.argv[1]]()
+    {"tensorflow": tensorflow, "integers": integers, "keras": keras, "paddle": paddle}[sys.argv[1]]()

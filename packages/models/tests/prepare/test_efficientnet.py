@@ -13,12 +13,19 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
+from msgspec.structs import replace
 
+from deployments.members.precision import kind
 from deployments.repository.errors import ModelError
-from deployments.repository.repository import find
+from deployments.repository.network import load
+from deployments.repository.repository import find, versions
+from ensemble_models.costs import stored_precision
+from ensemble_models.dataset import decode
+from ensemble_models.prediction import network_probabilities, preprocessing
 from ensemble_models.prepare import __main__ as prepare
-from ensemble_models.prepare import efficientnet
+from ensemble_models.prepare import efficientnet, stored_int8
 from ensemble_models.prepare.efficientnet import Array, read_weights
+from ensemble_models.quantize import weight_bytes
 from packages.models.tests.tiny import call
 
 
@@ -141,3 +148,36 @@ def test_answers_what_timm_answers(name: str) -> None:
     with torch.no_grad():
         expected = model(torch.from_numpy(images)).numpy()
     np.testing.assert_allclose(answers, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", efficientnet.PUBLISHED)
+def test_its_int8_variant_is_built_from_stored_ranges(name, tmp_path, capsys):
+    """Without NNCF and without images; both answer the same of a picture."""
+    call(prepare.main, name, "--repository", tmp_path)
+    assert "int8, by ranges that were measured once" in capsys.readouterr().out
+    model, variant = (find(tmp_path, name, version) for version in (1, 2))
+    assert (variant.variant_of, variant.metadata["precision"], kind(variant)) == (1, "INT8", "int8")
+    assert stored_precision(variant) == "INT8"
+    assert (variant.input, variant.labels) == (model.input, model.labels)
+    assert variant.metadata["accuracy"]["images"] == 250
+    assert weight_bytes(variant) < 0.55 * weight_bytes(model)
+    picture = (Path(__file__).parents[4] / "tests" / "cat.jpg").read_bytes()
+    pixels = decode("cat.jpg", picture, [preprocessing(model)])[0][None]
+    before, after = (network_probabilities(load(each), pixels) for each in (model, variant))
+    assert before.argmax() == after.argmax()
+    assert np.abs(before - after).max() < 0.15
+
+
+def test_ranges_are_for_the_pixels_that_they_were_measured_on(tmp_path):
+    call(prepare.main, "efficientnet-lite0", "--repository", tmp_path / "a", "--interpolation", "bicubic")
+    call(prepare.main, "efficientnet-lite0", "--repository", tmp_path / "b", "--precision", "FP32")
+    assert [versions(tmp_path / each, "efficientnet-lite0") for each in "ab"] == [[1], [1]]
+
+
+def test_an_int8_network_that_is_not_what_was_measured_is_refused():
+    measured = stored_int8.stored("efficientnet-lite0")
+    network = efficientnet.get("efficientnet-lite0").network
+    with pytest.raises(ModelError, match="the int8 weights have the SHA-256"):
+        stored_int8.build(network.clone(), replace(measured, ranges=[(0.0, 6.0)] * len(measured.ranges)))
+    with pytest.raises(ModelError, match="activations are to be quantized; 1 were measured"):
+        stored_int8.build(network, replace(measured, ranges=[(0.0, 6.0)]))

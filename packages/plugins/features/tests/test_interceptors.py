@@ -9,7 +9,7 @@ from deployments.contract.caller import Caller
 from deployments.contract.errors import InvalidImage
 from deployments.contract.item import Item, MemberPrediction
 from deployments.pipeline.pipeline import Intercepted
-from ensemble_features.canary.feature import Drawing, counters
+from ensemble_features.canary.feature import TrafficSplit, counters
 from ensemble_features.canary.settings import CanaryConfig
 from ensemble_features.canary.trial import Trial
 from ensemble_features.record import PixelTap, ShadowInterceptor, Trials
@@ -52,7 +52,7 @@ def answer(item):
 def rollout(share, key="image"):
     trial = Trial("a", CanaryConfig(version=3, share=share, key=key), counters())
     graph = Graph()
-    return Intercepted(graph, [Drawing([trial], [], graph.tap, None)]), graph, trial
+    return Intercepted(graph, [TrafficSplit([trial], [], graph.tap, None)]), graph, trial
 
 
 def shadowed(node, **more):

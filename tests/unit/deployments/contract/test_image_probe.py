@@ -146,8 +146,9 @@ def test_a_bounded_part_of_a_jpeg_is_looked_at(more, monkeypatch):
 
 def test_what_cameras_write_is_looked_through():
     segments = b"".join(b"\xff\xe2" + (65_535).to_bytes(2) + bytes(65_533) for _ in range(255))
-    assert probe(WHOLE[:2] + segments + WHOLE[2:]) == probe(WHOLE)
-    assert probe(WHOLE) == (160 * 120, True, 0, Jpeg(160, 120))
+    found = probe(WHOLE[:2] + segments + WHOLE[2:])
+    assert (found.jpeg, found.is_plain, found.is_quick) == (probe(WHOLE).jpeg, True, False)
+    assert probe(WHOLE) == (160 * 120, True, 0, Jpeg(160, 120), True)
     assert read_jpeg(WHOLE[:2] + bytes(MOST_FILL) + WHOLE[2:]) == Jpeg(160, 120)
     assert read_jpeg(WHOLE[:2] + bytes(MOST_FILL + 1) + WHOLE[2:]) is None
 

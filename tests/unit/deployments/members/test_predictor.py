@@ -249,3 +249,40 @@ async def test_the_classes_may_be_in_another_order(tmp_path):
     member = Predictor(OpenVino(name="m"), model, (32, 32), 1, class_order(model.labels, ("c", "a", "b")))
     answer = await member(batch(0))
     np.testing.assert_allclose(answer.payload, [[0.2, 0.5, 0.3]], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        (op.sigmoid, [0.0, 1.0, 0.0]),
+        (op.relu, "--head whether they are `logits` or `shares`"),
+    ],
+)
+async def test_scores_of_other_heads_get_no_plain_softmax(tmp_path, head, expected):
+    """A softmax on a sigmoid's 0, 1, 0 makes 0.21, 0.58, 0.21."""
+    image = op.parameter([-1, 32, 32, 3], np.uint8)
+    mean = op.unsqueeze(op.reduce_mean(op.convert(image, "f32"), np.array([1, 2, 3]), False), np.array([1]))
+    network = ov.Model(
+        [head(op.add(op.multiply(mean, np.float32(0)), np.array([[-20, 20, -20]], np.float32)))], [image]
+    )
+    store(tmp_path, "m", network, classes=("a", "b", "c"))
+    if isinstance(expected, str):
+        with pytest.raises(ConfigurationError, match=expected):
+            Predictor(OpenVino(name="m"), find(tmp_path, "m"), (32, 32), 1)
+        return
+    answer = await Predictor(OpenVino(name="m"), find(tmp_path, "m"), (32, 32), 1)(batch(0))
+    np.testing.assert_allclose(answer.payload, [expected], atol=0.01)
+
+
+async def test_one_score_stands_for_two_classes(tmp_path):
+    """It was taken for one class, and every answer was 1.0."""
+    image = op.parameter([-1, 32, 32, 3], np.uint8)
+    mean = op.unsqueeze(op.reduce_mean(op.convert(image, "f32"), np.array([1, 2, 3]), False), np.array([1]))
+    logit = op.multiply(op.subtract(mean, np.float32(128)), np.float32(0.1))
+    store(tmp_path, "m", ov.Model([op.sigmoid(logit)], [image]), classes=("dark", "light"))
+    member = Predictor(OpenVino(name="m"), find(tmp_path, "m"), (32, 32), 2)
+    answer = await member(batch(10, 250))
+    np.testing.assert_allclose(answer.payload, [[1, 0], [0, 1]], atol=0.01)
+    store(tmp_path, "raw", ov.Model([logit], [image]), classes=("dark", "light"))
+    with pytest.raises(ConfigurationError, match=r"one output.*--head.*ensemble prepare"):
+        Predictor(OpenVino(name="raw"), find(tmp_path, "raw"), (32, 32), 1)

@@ -3,23 +3,24 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from deployments.contract.answer import Answer, Classification
 from deployments.contract.batch import Batch
-from deployments.contract.item import Item
+from deployments.contract.item import Item, MemberPrediction
 from deployments.observe import metrics
 from deployments.observe.metrics import MOST_VALUES, OTHER, Metrics, TaggedCounter, TaggedGauge, TaggedHistogram
 from tests.metrics import recorded
 
 
-def test_exits_are_counted_by_the_last_member_asked(monkeypatch):
+def test_answers_are_counted_by_their_class_and_by_who_agrees(monkeypatch):
     told = recorded(monkeypatch, metrics)
     best = Classification("cat", 1, 0.5, top=(), model_versions={}, trace_id="0" * 32)
-    each = [replace(best, asked=asked) for asked in (("a",), ("a", "b"), ("a",), None)]
-    Metrics().batch(Batch([Answer(one, np.zeros(2, np.float32)) for one in each], (Item(),) * 4), 0.0)
-    exits = {tags["member"]: value for name, value, tags in told if name == "ensemble_cascade_exits"}
-    assert exits == {"a": 2, "b": 1}
+    items = tuple(Item(predictions={"a": MemberPrediction(index, 0.5)}) for index in (1, 1, 0))
+    Metrics().batch(Batch([Answer(best, np.zeros(2, np.float32))] * 3, items), 0.0)
+    counts = {(name, *tags.values()): value for name, value, tags in told}
+    assert counts["ensemble_predictions", "cat"] == 3
+    assert counts["ensemble_member_predictions", "a", "true"] == 2
+    assert counts["ensemble_member_predictions", "a", "false"] == 1
 
 
 # A class may be called anything.

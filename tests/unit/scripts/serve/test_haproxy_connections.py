@@ -34,6 +34,19 @@ def ask(connection):
         return b""
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch, tmp_path):
+    """HAProxy waits a minute for a request, not seconds, in which a slow machine does not open all connections.
+
+    A connection that is closed for its silence leaves its place to another one.
+    """
+    template = tmp_path / "haproxy.cfg"
+    text = haproxy_config.TEMPLATE.read_text()
+    assert "timeout http-request 5s" in text
+    template.write_text(text.replace("timeout http-request 5s", "timeout http-request 60s"))
+    monkeypatch.setattr(haproxy_config, "TEMPLATE", template)
+
+
 @pytest.fixture
 def files():
     """As many open files as the system allows."""

@@ -95,7 +95,7 @@ class Canaries(Feature):
             Comparison(each, {"canary": nodes[f"{each.name}{SUFFIX}"], "stable": nodes[each.name]}, keys[each.name])
             for each in trials
         ]
-        self.interceptor = Drawing(trials, comparisons, self._tap, patience_ms)
+        self.interceptor = TrafficSplit(trials, comparisons, self._tap, patience_ms)
         self.live = {SECTION: {trial.name: trial for trial in trials}}
         self._headers = [ADDRESS, *(trial.header for trial in trials if trial.header is not None)]
         self.reports = {
@@ -113,8 +113,8 @@ class Canaries(Feature):
         return Served(headers=self._headers)
 
 
-class Drawing(ShadowInterceptor):
-    """Draws the images that canaries answer, has them compared, and counts how the answers compare."""
+class TrafficSplit(ShadowInterceptor):
+    """Splits the images between the versions, has them compared, and counts how the answers compare."""
 
     def __init__(
         self, trials: Sequence[Trial], comparisons: Sequence[Comparison], tap: PixelTap, patience_ms: int | None

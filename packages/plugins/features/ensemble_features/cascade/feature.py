@@ -130,6 +130,6 @@ class Cascading(Feature):
         return Cascade(stage.members, stage.combiner, self._quorum, self._settings, self._audit, loads)
 
     def serve(self, service: Service) -> Served:
-        """Count the exits of every answer, also of those that a cache kept."""
+        """Count the exits of every answer, also of a cached one."""
         service.ingress.observer.watch(Exits())
         return Served()
