@@ -154,14 +154,10 @@ def worthwhile(members: Members, choosing: NDArray[np.bool_]) -> Members:
     panel = Panel(members.part(choosing))
     chosen = subset(panel, np.ones(int(choosing.sum()), np.bool_), methods=(members.method,))
     if len(chosen.names) < 2:
-        print(
-            f"{chosen.names[0]} by itself is as good as any of the others with it: a cascade of all members is chosen"
-        )
+        print(f"{chosen.names[0]} by itself is as good as any ensemble; the cascade has all members")
         return members
     if left_out := [name for name in members.scores if name not in chosen.names]:
-        print(
-            f"left out, because {' + '.join(chosen.names)} is as good: {', '.join(left_out)}; --order names all members"
-        )
+        print(f"{' + '.join(chosen.names)} is as good without {', '.join(left_out)}; --order names all members")
     return members.only(chosen.names)
 
 
