@@ -12,7 +12,7 @@ from scripts import cli, commands, shipped
 from tests.conftest import ROOT
 
 # Modules that are run, but by no name of a command.
-PROGRAMS = {"scripts.cli", "scripts.serve.cluster", "lab.second_node"}
+PROGRAMS = {"scripts.cli", "scripts.serve.cluster", "lab.second_node", "lab.training.ranges"}
 # Where each distribution's packages are.
 SOURCES = {
     "scripts": ROOT,
