@@ -18,7 +18,7 @@ from deployments.repository.errors import ModelError
 from deployments.repository.repository import Model, find, versions
 from ensemble_models.dataset import Dataset, indices, sample
 from ensemble_models.prediction import predict, runner
-from ensemble_models.prepare import trials
+from ensemble_models.prepare import resizing, trials
 from ensemble_models.prepare.orders import GIVEN, IMAGES, Permuted, usual_orders
 from ensemble_models.prepare.source import Normalization, usual
 from ensemble_models.prepare.trials import Chosen, Trial
@@ -164,24 +164,24 @@ class Measured:
     def resize(self) -> tuple[Preprocessing, str]:
         """Choose the way to resize, then the interpolation, and say why; see `choose_resizing`."""
         normalization, first = self._chosen.normalization, self._chosen.outputs
-        way, why = trials.choose_resizing(self._trial, normalization, self._ways, first)
+        way, why = resizing.choose_resizing(self._trial, normalization, self._ways, first)
         if way != self._ways[0]:
             self._ways = [way]
             self._chosen = trials.choose_normalization(self._allowed, self._trial, way)
             self.normalization, first = self._chosen.normalization, self._chosen.outputs
         if not self._args.interpolation:
-            tried = trials.interpolations(way)
-            way, sharp = trials.choose_resizing(self._trial, self.normalization, tried, first)
+            tried = resizing.interpolations(way)
+            way, sharp = resizing.choose_resizing(self._trial, self.normalization, tried, first)
             why = f"{why}; {way.interpolation}: {sharp}"
         return way, why
 
     def doubt_resizing(self) -> str:
         """Say which usual way to resize is clearly better than the given one; empty if there is none."""
         given = self._ways[0]
-        usual = trials.ways(replace_fields(given, resize="crop"), self._images.encoded)
+        usual = resizing.ways(replace_fields(given, resize="crop"), self._images.encoded)
         tried = [given, *(way for way in usual if way != given)]
         chosen = self._chosen
-        way, why = trials.choose_resizing(self._trial, chosen.normalization, tried, chosen.outputs)
+        way, why = resizing.choose_resizing(self._trial, chosen.normalization, tried, chosen.outputs)
         return "" if way == given else f"; but {way.key} is {why}, which --resize and --crop-ratio take"
 
     def level(self, way: Preprocessing) -> tuple[dict[str, Any], list[str]]:

@@ -18,7 +18,7 @@ from ensemble_models.baking import Color, bake, check_ends, static_size
 from ensemble_models.dataset import Dataset, decode_all
 from ensemble_models.exporters.names import fitting, read_names
 from ensemble_models.prediction import head_of
-from ensemble_models.prepare import trials
+from ensemble_models.prepare import resizing
 from ensemble_models.prepare.measured import Images, Measured
 from ensemble_models.prepare.source import CROP_RATIO, WHITE, Normalization, Source
 from ensemble_models.reference import Reference, compare
@@ -185,7 +185,7 @@ class Preparation:
         if self._labels is None and (count := len(Dataset.open(images.dataset.path).classes)) != self._classes:
             problem = f"{images.dataset.path} has {count} classes, and the model {self._classes}"
             return None, f"{problem}; name the model's by --labels"
-        tried = trials.ways(self._resizing, images.encoded)
+        tried = resizing.ways(self._resizing, images.encoded)
         tried = [self._resizing] if self._is_resizing_given() else tried
         try:
             return Measured(images, self._labels, self.baked(PLAIN, pixels=ov.Type.f32), tried, self._args), ""
