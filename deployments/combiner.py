@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,16 +115,15 @@ def combine(members: Sequence[Probabilities], weights: Sequence[float], method: 
     return combined
 
 
-class Group:
-    """Images that the same members answered."""
+class Group(NamedTuple):
+    """Images that the same members answered: each member's probabilities, float32 [N,C], and each member's weight."""
 
-    def __init__(self, scores: Sequence[Probabilities], weights: Sequence[float]) -> None:
-        """Set each member's probabilities, float32 [N,C], and each member's weight."""
-        self.scores, self._weights = scores, weights
+    scores: Sequence[Probabilities]
+    weights: Sequence[float]
 
     def combined(self, method: str) -> Probabilities:
         """Combine the members, float32 [N,C]; they count alike if all of them have a weight of 0."""
-        return combine(self.scores, self._weights if any(self._weights) else [1.0] * len(self.scores), method)
+        return combine(self.scores, self.weights if any(self.weights) else [1.0] * len(self.scores), method)
 
     def without(self, rows: Sequence[int], method: str, combined: Probabilities) -> list[dict[int, int]]:
         """Find the images of some rows that get another class than the `combined` one without a member.
@@ -138,7 +137,7 @@ class Group:
         winners = combined[rows].argmax(axis=1)
         for member, changed in enumerate(found):
             others = [other for other in range(len(self.scores)) if other != member]
-            rest = Group([self.scores[other][rows] for other in others], [self._weights[other] for other in others])
+            rest = Group([self.scores[other][rows] for other in others], [self.weights[other] for other in others])
             classes = rest.combined(method).argmax(axis=1)
             changed.update((rows[place], int(classes[place])) for place in np.flatnonzero(classes != winners).tolist())
         return found

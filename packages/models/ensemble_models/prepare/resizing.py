@@ -1,4 +1,4 @@
-"""Tries the usual ways to resize on labelled images, which show how a model takes its images."""
+"""Tries the usual ways to resize on labelled images, and chooses the way with the highest top-1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tries the usual normalizations on labelled images, which show how a model takes its pixels."""
+"""Tries the usual normalizations on labelled images, which show how a model takes its images."""
 
 from __future__ import annotations
 
