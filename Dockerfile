@@ -21,10 +21,12 @@ RUN if [ -n "$EXTRAS" ]; then sed -n 's/^\([^ ]*==[^ ]*\).*/\1/p' requirements.l
     /opt/ensemble/bin/pip install --no-cache-dir --disable-pip-version-check --constraint /tmp/pinned ".[$EXTRAS]"; fi
 
 FROM ${BASE}
-RUN useradd --create-home --uid 1000 ensemble
+# A number, so that Kubernetes' runAsNonRoot accepts it; whoever a cluster runs it as is in group 0, which may write.
+RUN useradd --create-home --uid 1000 --gid 0 ensemble && chmod -R g=u /home/ensemble
 COPY --from=build /opt/ensemble /opt/ensemble
 ENV PATH=/opt/ensemble/bin:$PATH
-USER ensemble
+USER 1000
+ENV HOME=/home/ensemble
 WORKDIR /home/ensemble
 EXPOSE 8000 9000
 HEALTHCHECK --start-period=90s --interval=10s CMD ["python", "-c", \

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ SMALLEST = np.float32(1e-7)
 TIE_BREAK = np.float32(1e-4)
 
 VOTES = "majority_vote"
+# With these the class is every member's, if every member has the same one.
+UNANIMOUS = frozenset({"mean", "geometric_mean", VOTES})
 VOTES_HINT = "method: votes don't tell how sure the members are, which decides who is called; take another method"
 
 
@@ -113,6 +115,34 @@ def combine(members: Sequence[Probabilities], weights: Sequence[float], method: 
     return combined
 
 
+class Group(NamedTuple):
+    """Images that the same members answered: each member's probabilities, float32 [N,C], and each member's weight."""
+
+    scores: Sequence[Probabilities]
+    weights: Sequence[float]
+
+    def combined(self, method: str) -> Probabilities:
+        """Combine the members, float32 [N,C]; they count alike if all of them have a weight of 0."""
+        return combine(self.scores, self.weights if any(self.weights) else [1.0] * len(self.scores), method)
+
+    def without(self, rows: Sequence[int], method: str, combined: Probabilities) -> list[dict[int, int]]:
+        """Find the images of some rows that get another class than the `combined` one without a member.
+
+        Returns:
+            For each member by row, the class without the member.
+        """
+        found: list[dict[int, int]] = [{} for _ in self.scores]
+        if len(self.scores) < 2 or not rows:
+            return found
+        winners = combined[rows].argmax(axis=1)
+        for member, changed in enumerate(found):
+            others = [other for other in range(len(self.scores)) if other != member]
+            rest = Group([self.scores[other][rows] for other in others], [self.weights[other] for other in others])
+            classes = rest.combined(method).argmax(axis=1)
+            changed.update((rows[place], int(classes[place])) for place in np.flatnonzero(classes != winners).tolist())
+        return found
+
+
 class Combiner:
     """Combines the members' probabilities of each image, of which an image may lack some."""
 
@@ -151,18 +181,34 @@ class Combiner:
         answered = np.stack([~np.isnan(scores[:, 0]) for scores in by_member.values()])
         all_rows = [(list(by_member), np.arange(rows))]
         for names, selected in all_rows if answered.all() else _by_members(list(by_member), answered):
-            scores = {name: by_member[name][selected] for name in names}
-            given = [weights.get(name, 0.0) for name in names]
-            # The members that answered count alike if all of them have a weight of 0.
-            shares = given if any(given) else [1.0] * len(names)
-            combined[selected] = combine(list(scores.values()), shares, self.settings.method)
-            for name, own in scores.items():
-                winners, best = own.argmax(axis=1).tolist(), own.max(axis=1).tolist()
-                for position, row in enumerate(selected.tolist()):
-                    every = own[position].tobytes() if keeps_all[row] else b""
-                    predictions[row][name] = MemberPrediction(winners[position], best[position], every)
+            group = Group([by_member[name][selected] for name in names], [weights.get(name, 0.0) for name in names])
+            combined[selected] = together = group.combined(self.settings.method)
+            places = selected.tolist()
+            votes = self._votes(group, together, [keeps_all[row] for row in places])
+            for name, of_member in zip(names, votes, strict=True):
+                for row, vote in zip(places, of_member, strict=True):
+                    predictions[row][name] = vote
         noted = [{"predictions": each} for each in predictions]
         return work.done(combined, noted.__getitem__)
+
+    def _votes(
+        self, group: Group, combined: Probabilities, keeps_all: Sequence[bool]
+    ) -> Iterator[list[MemberPrediction]]:
+        """Yield each member's predictions for a group's images; `keeps_all` tells whether they keep every class."""
+        winners = [scores.argmax(axis=1).tolist() for scores in group.scores]
+        without = group.without(self._decided(winners), self.settings.method, combined)
+        for scores, classes, others in zip(group.scores, winners, without, strict=True):
+            every = [scores[row].tobytes() if keeps else b"" for row, keeps in enumerate(keeps_all)]
+            best = scores.max(axis=1).tolist()
+            yield [
+                MemberPrediction(*vote, others.get(row))
+                for row, vote in enumerate(zip(classes, best, every, strict=True))
+            ]
+
+    def _decided(self, winners: Sequence[Sequence[int]]) -> list[int]:
+        """Select the images whose class one member may decide, by the members' own classes, [members][N]."""
+        votes = zip(*winners, strict=True)
+        return [row for row, each in enumerate(votes) if self.settings.method not in UNANIMOUS or len(set(each)) > 1]
 
 
 def _by_members(names: list[str], answered: NDArray[np.bool_]) -> list[tuple[list[str], NDArray[np.int64]]]:

@@ -9,6 +9,7 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     PlainValidator,
+    SerializeAsAny,
     WithJsonSchema,
     field_validator,
     model_validator,
@@ -39,7 +40,7 @@ RESERVED = (INGRESS, TRANSFORMER, COMBINER, LABELER)
 
 # In the JSON schema, where an entry's own schema stands beside `members`.
 Entries = Annotated[
-    dict[str, Section],
+    dict[str, SerializeAsAny[Section]],
     WithJsonSchema({"type": "object", "additionalProperties": {"type": "object", "additionalProperties": True}}),
 ]
 

@@ -89,8 +89,14 @@ def usage() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command that the first argument names."""
-    name, *rest = arguments if arguments is not None else sys.argv[1:] or ["--help"]
+    """Run the command that the first argument names; Ctrl-C ends it by status 130, while it is imported, too."""
+    try:
+        _run(*(arguments if arguments is not None else sys.argv[1:] or ["--help"]))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _run(name: str, *rest: str) -> None:
     if name in RENAMED:
         print(f"ensemble {name} is now ensemble {RENAMED[name]}: see its --help", file=sys.stderr)
         name = RENAMED[name]
@@ -117,10 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         module = importlib.import_module(command.module)
         # What argparse calls the program.
         sys.argv = [f"ensemble {name}", *rest]
-        try:
-            module.main()
-        except KeyboardInterrupt:
-            sys.exit(130)
+        module.main()
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def misread(text, path):
         return f"YAML 1.1 reads {at(one, path)!r}, and YAML 1.2 {at(two, path)!r}"
     [application] = one["applications"]
     read = ServeDeploySchema.model_validate(one).model_dump(exclude_unset=True)
-    read["applications"][0]["args"] = parse(application["args"]).model_dump()
+    read["applications"][0]["args"] = arguments(parse(application["args"]))
     try:
         found = at(read, path)
     except (KeyError, IndexError, TypeError):
@@ -125,6 +125,17 @@ def misread(text, path):
     if not isinstance(at(one, path), dict | list) and not same(at(one, path), found):
         return f"{at(one, path)!r} is read as {found!r}"
     return None
+
+
+def arguments(config):
+    """Return the arguments as they were read, with the fields of features where a file has them."""
+    read = config.model_dump()
+    read |= read["features"]
+    parts = [(config.ensemble, read["ensemble"]), (config.access, read["access"])]
+    for part, fields in [*parts, *zip(config.members, read["members"], strict=True)]:
+        for section in part._sections:
+            fields |= section.model_dump()
+    return read
 
 
 def same(one, two):

@@ -88,6 +88,15 @@ ROWS: dict[str, list[Panel]] = {
                 + rate("member_predictions_total", "member")
             },
         ),
+        Panel(
+            "Answers that a member changes",
+            "percentunit",
+            {
+                "{{member}} {{version}}": rate("member_contributions_total", "member, version", 'outcome="changed"')
+                + " / "
+                + rate("member_contributions_total", "member, version", 'outcome=~"same|changed"')
+            },
+        ),
         Panel("Model version", "none", {"{{member}}": "max by (member) (ray_ensemble_member_version)"}),
         Panel(
             "Answers without a member",

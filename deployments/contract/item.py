@@ -92,11 +92,14 @@ class MemberPrediction(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         row: the member's probability of every class, float32 in memory; empty unless the caller asks for members.
+        without: the most probable class of the other members together, if it is another one than the ensemble's; else,
+            and for a member that answers by itself, None.
     """
 
     index: int
     probability: float
     row: bytes = b""
+    without: int | None = None
 
 
 class ItemNote(msgspec.Struct, frozen=True):

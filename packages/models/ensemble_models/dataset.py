@@ -307,7 +307,7 @@ def _has_learnt(images: Dataset, left_out: int) -> bool:
 
 
 def used_for(model: Model, images: Dataset) -> str:
-    """Say what data of these images were used for by the model's metadata, `trained on` say; empty for nothing."""
+    """Return what a model used these data for: `trained on`, `calibrated on` or `quantized with`; empty for nothing."""
     if (left_out := images_left_out(model, images)) is not None and _has_learnt(images, left_out):
         return "trained on"
     records = {"calibrated on": model.metadata.get("calibration"), "quantized with": model.source}

@@ -67,6 +67,12 @@ class Members:
         scores = {name: predicted[rows] for name, predicted in self.scores.items()}
         return Members(scores, self.labels[rows], self.weights, self.costs, self.method)
 
+    def only(self, names: Sequence[str]) -> Members:
+        """Select some of the members."""
+        scores = {name: self.scores[name] for name in names}
+        weights, costs = {name: self.weights[name] for name in names}, {name: self.costs[name] for name in names}
+        return Members(scores, self.labels, weights, costs, self.method)
+
     def combined(self, names: Sequence[str]) -> Probabilities:
         """Combine some members, float32 [N,C]; members of weight 0 count only among themselves."""
         weights = [self.weights[name] for name in names]

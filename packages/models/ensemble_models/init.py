@@ -14,6 +14,8 @@ import click
 from deployments.contract.errors import ConfigurationError
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import versions
+from ensemble_models.check import measure
+from ensemble_models.dataset import Dataset, sample
 from ensemble_models.exporters.folder import MLMODEL, default_name, model_in, models_in
 from ensemble_models.options import FILE, Command, OutputFile, option, repository_option
 from ensemble_models.prepare import __main__ as prepare
@@ -21,6 +23,8 @@ from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.strict_yaml import Document
 
+# Of more images, so many are drawn to show which members pay.
+MOST_IMAGES = 2_000
 # What several members need to answer without one of them.
 QUORUM = """\
       # One member is enough: the answer names a member that fails or takes over 3 s. Inline members share a process.
@@ -86,6 +90,16 @@ def temporary(members: Sequence[Path], data: Path | None, labels: Path | None) -
         write(file, repository, [prepared(name, repository, data, labels) for name in names])
         print(file.read_text(encoding="utf-8"))
         yield file
+
+
+def show_worth(file: Path, data: Path) -> None:
+    """Show which members of a configuration pay, by images that may have decided how they are prepared."""
+    [application] = configuration.ours(configuration.read(file))
+    dataset = sample(Dataset.open(data), MOST_IMAGES)
+    choice = measure.served(*configuration.check(application), dataset).choice
+    if choice is not None:
+        choice.table().show()
+        print(f"these images helped to decide: repeat it on others by ensemble check {file} --data FOLDER")
 
 
 def _in_yaml(text: str) -> str:
@@ -165,6 +179,8 @@ def main(file: Path, members: tuple[str, ...], data: Path | None, repository: Pa
     names = list(dict.fromkeys(members))
     check(file, names)
     write(file, repository, [prepared(name, repository, data) for name in names])
+    if data is not None and len(names) > 1:
+        show_worth(file, data)
     print(f"serve it: ensemble serve {file}")
 
 

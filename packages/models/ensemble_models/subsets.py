@@ -156,7 +156,7 @@ def _grown(panel: Panel, rows: Rows) -> Iterator[tuple[str, ...]]:
 
 
 def choose(panel: Panel, rows: Rows, limits: Limits = ANY, methods: Sequence[str] = METHODS) -> Subset:
-    """Choose a subset by some images: the cheapest of those that are as good as the best one.
+    """Choose a subset by some images: the cheapest of the subsets that are as good as the best one.
 
     The best one has the highest top-1. Others are as good if the images show no difference: neither their top-1 nor
     their log loss is worse by more than a standard error of the paired difference. A form that is not the mean with
@@ -208,7 +208,7 @@ class Expected:
 
 
 def expected(panel: Panel, limits: Limits = ANY, methods: Sequence[str] = METHODS) -> Expected:
-    """Estimate by repeated, nested cross-validation what `choose` is worth on images that chose nothing."""
+    """Estimate by repeated, nested cross-validation the top-1 of `choose` on images that chose nothing."""
     images, random = len(panel.members.labels), np.random.default_rng(0)
     right, best = np.empty((2, REPEATS, images))
     reached = list[tuple[float, float]]()

@@ -30,6 +30,8 @@ from ensemble_models.options import (
 )
 from ensemble_models.prediction import predict
 from ensemble_models.statistics import Interval, Truth, hits, paired
+from ensemble_models.subsets import Panel
+from ensemble_models.subsets import choose as subset
 from scripts.errors import ScriptError
 
 # Where none of so many images is lost, the loss of all images is at most 3 / images at 95 % (the rule of three).
@@ -147,6 +149,18 @@ def members_of(models: Sequence[Model], gates: Sequence[str], dataset: Dataset, 
     return Members(scores, labels, weights, {name: cost.median for name, cost in measured.items()}, method)
 
 
+def worthwhile(members: Members, choosing: NDArray[np.bool_]) -> Members:
+    """Leave out the members without which the others are as good, by the images that choose; print which."""
+    panel = Panel(members.part(choosing))
+    chosen = subset(panel, np.ones(int(choosing.sum()), np.bool_), methods=(members.method,))
+    if len(chosen.names) < 2:
+        print(f"{chosen.names[0]} by itself is as good as any ensemble; the cascade has all members")
+        return members
+    if left_out := [name for name in members.scores if name not in chosen.names]:
+        print(f"{' + '.join(chosen.names)} is as good without {', '.join(left_out)}; --order names all members")
+    return members.only(chosen.names)
+
+
 def report(
     members: Members, choosing: NDArray[np.bool_], choice: Choice, versions: Mapping[str, int]
 ) -> dict[str, Any]:
@@ -231,6 +245,8 @@ def main(**given: Any) -> None:
     ensemble tune-cascade --data images.zip --members gate resnet densenet --gates gate --json cascade.json
     ensemble tune-cascade --data train.zip --hold-out 2500     # if `ensemble train --hold-out 2500` trained all members
 
+    A member is left out if the others are as good without it, unless --order names it.
+
     The members' predictions come from the server's own decoding, prediction and combination. The cheapest cascade
     wins that loses at most `--loss` points of top-1 against all members together; a member costs the CPU time of its
     inference on this machine. Take images that no member was trained on: 600 labelled images can show a loss of 1
@@ -249,8 +265,10 @@ def main(**given: Any) -> None:
     for model in models:
         check_unseen(model, dataset)
     members = members_of(models, args.gates, dataset, args.method)
+    if not args.order and not args.gates:
+        members = worthwhile(members, choosing)
     choice = choose(members.part(choosing), args.loss, args.order)
-    versions = {model.name: model.version for model in models}
+    versions = {model.name: model.version for model in models if model.name in members.scores}
     write_files(args, None, report(members, choosing, choice, versions))
 
 

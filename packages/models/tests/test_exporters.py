@@ -1,8 +1,12 @@
-"""What exporters write in and beside a model decides how it takes images; each folder here is written by the schema."""
+"""What exporters write in and beside a model decides how it takes images; each folder here is written by the schema.
+
+docs/reference/kinds.md shows the same two tables of folders; a test compares them.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +26,9 @@ from ensemble_models.exporters.names import fitting, names_in
 from ensemble_models.prepare import __main__ as prepare
 from packages.models.tests.tiny import call
 from scripts.errors import ScriptError
+from tests.conftest import ROOT
 
+PAGE = ROOT / "docs" / "reference" / "kinds.md"
 LABELS = ("ant", "big cat", "dog's")
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 
@@ -100,18 +106,19 @@ COMPOSE = """Compose(
       Normalize(mean=tensor([0.5000, 0.5000, 0.5000]), std=[0.5, 0.5, 0.5], inplace=False)
 )"""
 SQUARE = "Compose(\n  Resize(size=(16, 16), interpolation=bilinear)\n  ToTensor()\n)"
+# By the exporter, as the page names it: its files, and the normalization, resize, crop ratio and filter they state.
 RIGHT: dict[str, tuple[dict[str, Any], tuple[str, str, float, str]]] = {
-    "ultralytics": ({"metadata_yaml": YOLO}, ("unit", "crop", 1.0, "bilinear")),
+    "Ultralytics": ({"metadata_yaml": YOLO}, ("unit", "crop", 1.0, "bilinear")),
     "timm": ({"config_json": TIMM}, ("imagenet", "crop", 16 / 17, "bicubic")),
-    "timm squash": (
+    "timm, `crop_mode` is `squash`": (
         {"config_json": {**TIMM, "pretrained_cfg": {**TIMM["pretrained_cfg"], "crop_pct": 1.0, "crop_mode": "squash"}}},
         ("imagenet", "stretch", 1.0, "bicubic"),
     ),
-    "transformers ViT": (
+    "transformers, ViT's processor": (
         {"config_json": HUGGING, "preprocessor_config_json": VIT},
         ("symmetric", "stretch", 1.0, "bilinear"),
     ),
-    "transformers CLIP": (
+    "transformers, CLIP's processor": (
         {
             "config_json": HUGGING,
             "preprocessor_config_json": {
@@ -123,7 +130,7 @@ RIGHT: dict[str, tuple[dict[str, Any], tuple[str, str, float, str]]] = {
         },
         ("symmetric", "crop", 0.8, "bilinear"),
     ),
-    "transformers, a number": (
+    "transformers, a feature extractor whose `size` is a number": (
         {
             "config_json": HUGGING,
             "preprocessor_config_json": {
@@ -136,7 +143,7 @@ RIGHT: dict[str, tuple[dict[str, Any], tuple[str, str, float, str]]] = {
         },
         ("imagenet", "stretch", 1.0, "bicubic"),
     ),
-    "transformers ConvNeXT": (
+    "transformers, ConvNeXT's processor": (
         {
             "config_json": HUGGING,
             "preprocessor_config_json": {
@@ -148,15 +155,15 @@ RIGHT: dict[str, tuple[dict[str, Any], tuple[str, str, float, str]]] = {
         },
         ("symmetric", "crop", 0.8, "bilinear"),
     ),
-    "torchvision": (
+    "torchvision, the printed transforms of its weights": (
         {"transforms_txt": TORCHVISION, "labels_txt": "\n".join(LABELS)},
         ("imagenet", "crop", 0.8, "bilinear"),
     ),
-    "torchvision v2": (
+    "torchvision, a printed `Compose` of transforms v2": (
         {"transforms_txt": COMPOSE, "classes_json": {name: at for at, name in enumerate(LABELS)}},
         ("symmetric", "crop", 0.8, "bicubic"),
     ),
-    "torchvision, stretched": (
+    "torchvision, a printed `Compose` that stretches": (
         {"transforms_txt": SQUARE, "labels_txt": "\n".join(LABELS)},
         ("unit", "stretch", 1.0, "bilinear"),
     ),
@@ -222,53 +229,79 @@ def test_operations_inside_are_read(tmp_path: Path, before: Callable[[Any], Any]
     assert "first operations" in model.source["stated"]["mean"]
 
 
-WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "two label files": (
+# By the fault, as the page names it: the files, the error, its message, and what decides.
+WRONG: dict[str, tuple[dict[str, Any], type[Exception], str, str]] = {
+    "two files with the classes in different orders": (
         {"labels_txt": "a\nb\nc", "classes_txt": "b\na\nc", "transforms_txt": SQUARE},
         ScriptError,
         "contradict.*--labels",
+        "`--labels`",
     ),
-    "another task": ({"metadata_yaml": {**YOLO, "task": "detect"}}, ModelError, "task is detect"),
-    "multi-label": (
+    "another task than classification": (
+        {"metadata_yaml": {**YOLO, "task": "detect"}},
+        ModelError,
+        "task is detect",
+        "a model that classifies images",
+    ),
+    "several classes per image": (
         {"config_json": {**HUGGING, "problem_type": "multi_label_classification"}, "preprocessor_config_json": VIT},
         ScriptError,
         "a probability of its own.*--head",
+        "`--head`",
     ),
-    "padding": (
+    "an image that is padded": (
         {"preprocessor_config_json": {**VIT, "size": {"shortest_edge": 12}, "do_center_crop": True, "crop_size": 16}},
         ScriptError,
         "which the server can't; say it by --resize",
+        "`--resize` or `--crop-ratio`",
     ),
-    "an unknown step": (
+    "a printed step that `prepare` does not read": (
         {"transforms_txt": "Compose(\n  Resize(size=(16, 16))\n  GaussianBlur(kernel_size=3)\n  ToTensor()\n)"},
         ScriptError,
         "GaussianBlur is a step that is not read",
+        "`--resize` or `--crop-ratio`",
     ),
-    "damaged": ({"config_json": "{"}, ModelError, "config.json is damaged"),
-    "other classes": (
+    "a damaged `config.json`": ({"config_json": "{"}, ModelError, "config.json is damaged", "the whole file"),
+    "another number of classes than the model has": (
         {"labels_txt": "a\nb", "transforms_txt": SQUARE},
         ScriptError,
         "3 classes, but there are 2 labels in labels.txt",
+        "`--labels`",
     ),
-    "a strange value": (
+    "a mean that is no number": (
         {"config_json": {**TIMM, "pretrained_cfg": {**TIMM["pretrained_cfg"], "mean": "grey"}}},
         ModelError,
         "mean is 'grey', which is not understood",
+        "three numbers",
     ),
-    "mean twice": (
+    "two files with different means": (
         {"transforms_txt": SQUARE, "preprocessor_config_json": VIT},
         ScriptError,
         "contradict each other about mean",
+        "`--mean` or `--normalize`",
     ),
 }
 
 
 @pytest.mark.parametrize("kind", WRONG)
 def test_what_is_not_understood_is_refused(kind: str, tmp_path: Path) -> None:
-    files, error, message = WRONG[kind]
-    with pytest.raises(error, match=message):
+    files, error, message, remedy = WRONG[kind]
+    with pytest.raises(error, match=message) as caught:
         prepared(save(tmp_path / "theirs", **files))
     assert not (tmp_path / "models").exists()
+    assert [option for option in re.findall(r"--[a-z-]+", remedy) if option not in str(caught.value)] == []
+
+
+def test_the_page_has_every_folder() -> None:
+    right = [
+        f"| {what} | {normalization} | {resize} | {ratio:.3g} | {interpolation} |"
+        for what, (_, (normalization, resize, ratio, interpolation)) in RIGHT.items()
+    ]
+    wrong = [f"| {what} | refused: {remedy} |" for what, (*_, remedy) in WRONG.items()]
+    page = PAGE.read_text(encoding="utf-8")
+    for rows in (right, wrong):
+        table = "\n".join(rows)
+        assert table in page, f"{PAGE} lacks:\n{table}"
 
 
 @pytest.mark.parametrize(

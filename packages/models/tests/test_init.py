@@ -1,3 +1,4 @@
+import re
 import sys
 
 import cv2
@@ -171,3 +172,11 @@ def test_what_names_no_configuration_is_refused(arguments, reason, tmp_path, mon
         command.configuration(command.parser().parse_args(arguments)),
     ):
         pass
+
+
+def test_it_shows_which_members_pay(two_files, monkeypatch, capsys):
+    monkeypatch.chdir(two_files)
+    run(monkeypatch, "my.yaml", "--members", "one.xml", "two.xml", "--data", "images")
+    out = capsys.readouterr().out
+    assert re.search(r"Serve (one|two) by itself: these images show no ensemble that is better.", out)
+    assert "repeat it on others by ensemble check my.yaml --data FOLDER" in out

@@ -20,7 +20,8 @@ from ensemble_features.cascade.settings import CascadeSettings
 from ensemble_models.costs import costs
 from ensemble_models.ensembles import Members
 from ensemble_models.statistics import Interval
-from ensemble_models.tune_cascade import Choice, choose, main, orders, report
+from ensemble_models.tune_cascade import Choice, choose, main, orders, report, worthwhile
+from packages.models.tests.test_subsets import drawn
 from packages.models.tests.tiny import Draw, add, constant
 from scripts.errors import ScriptError
 
@@ -217,3 +218,18 @@ def test_it_chooses_on_images_that_training_left_out_alone(
     monkeypatch.setattr(sys, "argv", ["tune_cascade", *flags, "--hold-out", "40"])
     main()
     assert "chosen on 20 images, judged on 20 others" in capsys.readouterr().out
+
+
+def test_a_member_without_which_the_others_are_as_good_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    members = drawn({"a": 1.0, "b": 1.0}, 2_000, costs={"a": 1.0, "b": 1.0, "twin": 9.0})
+    scores = {"twin": members.scores["a"], **members.scores}
+    three = Members(scores, members.labels, dict.fromkeys(scores, 1.0), members.costs)
+    kept = worthwhile(three, np.arange(2_000) < 1_000)
+    assert set(kept.scores) == set(kept.weights) == set(kept.costs) == {"a", "b"}
+    assert "a + b is as good without twin; --order names all members" in capsys.readouterr().out
+
+
+def test_where_one_member_is_as_good_the_cascade_has_all(capsys: pytest.CaptureFixture[str]) -> None:
+    members = drawn({"good": 1.0, "guesses": 0.0}, 1_000)
+    assert set(worthwhile(members, np.ones(1_000, np.bool_)).scores) == {"good", "guesses"}
+    assert "good by itself is as good as any ensemble" in capsys.readouterr().out

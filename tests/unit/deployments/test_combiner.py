@@ -51,7 +51,11 @@ async def test_outputs_are_matched_to_weights_by_name():
     batch = await Combiner(CombinerSettings(), {"a": 3.0, "b": 1.0})(ballots(b=B, a=A))
     np.testing.assert_allclose(batch.payload, 0.75 * A + 0.25 * B, rtol=1e-6)
     predictions = batch.items[0].predictions
-    assert predictions == {"a": MemberPrediction(0, pytest.approx(0.6)), "b": MemberPrediction(1, pytest.approx(0.8))}
+    assert predictions == {
+        # Without `a` the answer would be the class of `b`.
+        "a": MemberPrediction(0, pytest.approx(0.6), without=1),
+        "b": MemberPrediction(1, pytest.approx(0.8)),
+    }
 
 
 async def test_a_members_whole_row_goes_with_the_vote_only_where_members_are_asked_for():
@@ -99,3 +103,40 @@ def test_where_the_outcome_must_tell_how_sure_members_are_votes_are_refused():
         combiner.check(CombinerSettings(method="majority_vote"))
     with pytest.raises(ConfigurationError, match="votes don't tell"):
         Combiner(CombinerSettings(method="majority_vote"), {"a": 1.0}, graded=True)
+
+
+@pytest.mark.parametrize(
+    "method", ["mean", "geometric_mean", "majority_vote", "tests.unit.deployments.test_combiner:last"]
+)
+@pytest.mark.parametrize("weights", [{"a": 1.0, "b": 1.0, "c": 1.0}, {"a": 3.0, "b": 1.0, "c": 0.0}])
+async def test_each_member_knows_the_class_without_it(method: str, weights: dict[str, float]) -> None:
+    """As an ensemble of the others answers, also where a member has not answered."""
+    random = np.random.default_rng(4)
+    scores = {name: random.dirichlet(np.full(4, 0.4), 500).astype(np.float32) for name in "abc"}
+    scores["c"][::3] = np.nan
+    combiner = Combiner(CombinerSettings(method=method), weights)
+    batch = await combiner(ballots(**scores))
+    classes, changes = batch.payload.argmax(axis=1), 0
+    for row, item in enumerate(batch.items):
+        answered = [name for name in "abc" if not np.isnan(scores[name][row, 0])]
+        for name in answered:
+            rest = [other for other in answered if other != name]
+            given = [weights[other] for other in rest]
+            others = combine(
+                [scores[other][row : row + 1] for other in rest], given if any(given) else [1.0] * len(rest), method
+            )
+            changed = int(others.argmax()) if others.argmax() != classes[row] else None
+            assert item.predictions[name].without == changed
+            changes += changed is not None
+    assert changes > 50
+
+
+async def test_a_member_by_itself_cannot_be_left_out() -> None:
+    batch = await Combiner(CombinerSettings(), {"a": 1.0})(ballots(a=A))
+    assert batch.items[0].predictions["a"].without is None
+
+
+def last(members: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Answer a class that no member has: what a combination of somebody else's may do."""
+    least = np.tensordot(weights, 1 - members, axes=1)
+    return (least / least.sum(axis=1, keepdims=True)).astype(np.float32)

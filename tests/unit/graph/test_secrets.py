@@ -25,6 +25,7 @@ WITH_SECRETS = {
     "https://:hunter2@host": lambda url: {"members": [{"name": "m", "kind": "tensorflow_serving", "url": url}]},
     "https://host?token=hunter2": lambda url: {"members": [{"name": "m", "kind": "tensorflow_serving", "url": url}]},
     "grpc://:hunter2@a": lambda url: {"members": [{"name": "m", "kind": "no_such_kind", "url": url}]},
+    "http://user:hunter2": lambda url: {"members": [{"name": "m", "kind": "tensorflow_serving", "url": url}]},
     "tcp://:hunter2@host": lambda url: {"members": [{"name": "m", "kind": "tensorflow_serving", "url": url}]},
 }
 
@@ -44,5 +45,7 @@ def test_one_without_is_taken(url, tmp_path):
 
 
 def test_the_hint_names_the_file():
-    with pytest.raises(ConfigurationError, match=r"cache: redis: .* goes into a file that `redis_password_file` names"):
+    with pytest.raises(
+        ConfigurationError, match=r"^cache\.redis: .* goes into a file that `redis_password_file` names"
+    ):
         wanted(parse({**MEMBERS, "cache": {"redis": "redis://:hunter2@host"}}))

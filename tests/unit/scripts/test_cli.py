@@ -1,3 +1,4 @@
+import importlib
 import os
 import re
 import subprocess
@@ -12,7 +13,7 @@ from scripts import cli, commands, shipped
 from tests.conftest import ROOT
 
 # Modules that are run, but by no name of a command.
-PROGRAMS = {"scripts.cli", "scripts.serve.cluster", "lab.second_node"}
+PROGRAMS = {"scripts.cli", "scripts.serve.cluster", "lab.second_node", "lab.training.ranges"}
 # Where each distribution's packages are.
 SOURCES = {
     "scripts": ROOT,
@@ -88,11 +89,13 @@ def test_an_old_name_of_a_command_says_the_new_one(old, new, capsys):
     assert told.err == f"ensemble {old} is now ensemble {new}: see its --help\n"
 
 
-def test_ctrl_c_ends_a_command_without_a_traceback(monkeypatch):
-    def interrupted():
+@pytest.mark.parametrize("place", ["scripts.cli.hidden", "scripts.cli.importlib.import_module", "scripts.keys.main"])
+def test_ctrl_c_ends_a_command_without_a_traceback_at_any_moment(place, monkeypatch):
+    def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("scripts.keys.main", interrupted)
+    importlib.import_module("scripts.keys")
+    monkeypatch.setattr(place, interrupted)
     with pytest.raises(SystemExit) as end:
         cli.main(["keys"])
     assert end.value.code == 130

@@ -28,7 +28,7 @@ def files(tmp_path):
 
 
 BAD = {
-    ("127.0.0.1:8000",): "URL: '127.0.0.1:8000' is no URL of a server",
+    ("127.0.0.1:8000",): "URL: this is no URL of a server",
     (NOBODY,): "URL: no connection to 127.0.0.1:9",
     (f"{NOBODY}/v2",): "URL: no server with a model 'ensemble'",
     ("grpc://127.0.0.1:9",): "URL: no server with a model 'ensemble'",

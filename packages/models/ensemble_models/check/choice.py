@@ -49,7 +49,7 @@ class Choice:
 
     @cached_property
     def expected(self) -> Expected:
-        """What the choice is worth on other images."""
+        """The expected top-1 and gain of the choice on other images."""
         return expected(self.panel, self.limits)
 
     @property
@@ -124,7 +124,7 @@ class Choice:
         yield from overlap(self.panel.members)
 
     def advice(self) -> str:
-        """Advise a subset in a sentence or two, with what it is worth on images that chose nothing."""
+        """Advise a subset in a sentence or two, with its expected top-1 and gain on images that chose nothing."""
         worth, images = self.expected, len(self.everything)
         other = f"{images:,} other images"
         if len(self.chosen.names) == 1:
@@ -168,7 +168,7 @@ class Choice:
         return [self.panel.cost(each) for each in subsets], [self.top1(each) for each in subsets]
 
     def write(self, read: dict[str, Any], file: Path) -> None:
-        """Write a configuration file that serves the choice; `read` is the one that was measured, and is changed.
+        """Write a configuration file that serves the choice; `read` is the measured configuration, and is changed.
 
         Raises:
             ScriptError: the file is there.

@@ -108,7 +108,7 @@ INT8 = "INT8"
 
 
 class Results(NamedTuple):
-    """What was measured.
+    """The results of a measurement.
 
     Attributes:
         scores: of each model and ensemble.

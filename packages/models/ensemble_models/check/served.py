@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.request import Request, urlopen
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +17,15 @@ from deployments.contract.payload import Probabilities
 from deployments.repository.address import open_repository
 from deployments.repository.errors import ModelError
 from ensemble_models.check.report import ENSEMBLE, Score, gain, joined
-from ensemble_models.client import Client, for_each
+from ensemble_models.client import KEY, Client, for_each
 from ensemble_models.costs import precision
 from ensemble_models.dataset import Dataset, folder_name, same_folder
 from ensemble_models.prediction import UNKNOWN
 from graph.config import EnsembleConfig
 from scripts.errors import ScriptError
+
+# For the server's own figures.
+TIMEOUT_S = 5.0
 
 
 @dataclass
@@ -129,7 +136,30 @@ def running(url: str, config: EnsembleConfig, dataset: Dataset, connections: int
         for name in answers.versions
         if answers.asked(name) < answers.images
     ]
-    return [*members, ensemble], sentences
+    return [*members, ensemble], [*sentences, *contributions(url)]
+
+
+def contributions(url: str) -> Iterator[str]:
+    """Describe what each version of a member has added to the server's answers, by its `/stats`, where it has them."""
+    if not url.startswith("http"):
+        return
+    key = os.environ.get(KEY)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    request = Request(f"{url.rstrip('/')}/stats", headers=headers)  # noqa: S310 (an address that the user names)
+    try:
+        with urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
+            found = json.load(answer).get("rollout", {}).get("contributions", {})
+    except (OSError, ValueError):
+        return
+    for name, versions in found.items():
+        for version, each in versions.items():
+            changed = each["changed"]
+            counts = f", mended {each['mended']} and spoiled {each['spoiled']} of {each['labelled']} labelled answers"
+            labelled = counts if each["labelled"] else ""
+            yield (
+                f"Since its start this replica's {name} {version} changed {changed['count']:,} of {changed['total']:,} "
+                f"answers ({100 * changed['low']:.2f} to {100 * changed['high']:.2f} %){labelled}."
+            )
 
 
 def _precision(config: EnsembleConfig, name: str, version: int) -> str:

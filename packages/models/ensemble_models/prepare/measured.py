@@ -20,8 +20,9 @@ from ensemble_models.dataset import Dataset, indices, sample
 from ensemble_models.prediction import predict, runner
 from ensemble_models.prepare import trials
 from ensemble_models.prepare.orders import GIVEN, IMAGES, Permuted, usual_orders
+from ensemble_models.prepare.resizing import choose_resizing, ways
 from ensemble_models.prepare.source import Normalization, usual
-from ensemble_models.prepare.trials import Chosen, Trial
+from ensemble_models.prepare.trials import Trial
 from ensemble_models.statistics import Interval, Truth, hits, paired
 from scripts.errors import ScriptError
 
@@ -162,38 +163,29 @@ class Measured:
         raise first
 
     def resize(self) -> tuple[Preprocessing, str]:
-        """Choose the way to resize, then the interpolation, and say why; see `choose_resizing`."""
-        normalization, first = self._chosen.normalization, self._chosen.outputs
-        way, why = trials.choose_resizing(self._trial, normalization, self._ways, first)
+        """Choose the way to resize, and say why; see `choose_resizing`."""
+        way, why = choose_resizing(self._trial, self.normalization, self._ways, self._chosen.outputs)
         if way != self._ways[0]:
             self._ways = [way]
             self._chosen = trials.choose_normalization(self._allowed, self._trial, way)
-            self.normalization, first = self._chosen.normalization, self._chosen.outputs
-        if not self._args.interpolation:
-            tried = trials.interpolations(way)
-            way, sharp = trials.choose_resizing(self._trial, self.normalization, tried, first)
-            why = f"{why}; {way.interpolation}: {sharp}"
+            self.normalization = self._chosen.normalization
         return way, why
 
     def doubt_resizing(self) -> str:
         """Say which usual way to resize is clearly better than the given one; empty if there is none."""
         given = self._ways[0]
-        usual = trials.ways(replace_fields(given, resize="crop"), self._images.encoded)
+        usual = ways(replace_fields(given, resize="crop"), self._images.encoded)
         tried = [given, *(way for way in usual if way != given)]
         chosen = self._chosen
-        way, why = trials.choose_resizing(self._trial, chosen.normalization, tried, chosen.outputs)
+        way, why = choose_resizing(self._trial, chosen.normalization, tried, chosen.outputs)
         return "" if way == given else f"; but {way.key} is {why}, which --resize and --crop-ratio take"
 
-    def level(self, way: Preprocessing) -> tuple[dict[str, Any], list[str]]:
+    def level(self) -> tuple[dict[str, Any], list[str]]:
         """Measure top-1 by the decided way on all images; return it for the metadata, and sentences that compare it.
 
         Raises:
             ScriptError: it is below what `--expected-top1` names.
         """
-        if way != self._ways[0]:
-            self._chosen = Chosen(
-                self._chosen.normalization, self._trial.outputs((self._chosen.normalization, way)), self._chosen.doubt
-            )
         right = hits(self._chosen.outputs, self._trial.labels)
         share, expected, name = Interval.share(right > 0), self._args.expected_top1, self._args.data.name
         if expected is not None and share.high < expected:

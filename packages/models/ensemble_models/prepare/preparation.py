@@ -18,8 +18,8 @@ from ensemble_models.baking import Color, bake, check_ends, static_size
 from ensemble_models.dataset import Dataset, decode_all
 from ensemble_models.exporters.names import fitting, read_names
 from ensemble_models.prediction import head_of
-from ensemble_models.prepare import trials
 from ensemble_models.prepare.measured import Images, Measured
+from ensemble_models.prepare.resizing import ways
 from ensemble_models.prepare.source import CROP_RATIO, WHITE, Normalization, Source
 from ensemble_models.reference import Reference, compare
 from ensemble_models.writing import input_metadata
@@ -76,7 +76,7 @@ class Preparation:
         self._measured, self._unusable = self._usable(images)
         self._normalization, normalized = self._decide_normalization()
         resized = self._decide_resizing()
-        self._level, compared = self._measured.level(self._resizing) if self._measured else ({}, [])
+        self._level, compared = self._measured.level() if self._measured else ({}, [])
         if self._measured is not None:
             self._normalization = self._measured.normalization
             self._labels, named = self._measured.labels, f"{named}{self._measured.order}"
@@ -185,7 +185,7 @@ class Preparation:
         if self._labels is None and (count := len(Dataset.open(images.dataset.path).classes)) != self._classes:
             problem = f"{images.dataset.path} has {count} classes, and the model {self._classes}"
             return None, f"{problem}; name the model's by --labels"
-        tried = trials.ways(self._resizing, images.encoded)
+        tried = ways(self._resizing, images.encoded)
         tried = [self._resizing] if self._is_resizing_given() else tried
         try:
             return Measured(images, self._labels, self.baked(PLAIN, pixels=ov.Type.f32), tried, self._args), ""
@@ -256,4 +256,5 @@ class Preparation:
         if self._measured is None:
             return f"as for ImageNet; not measured: {self._unusable} (--resize and --crop-ratio say it)"
         self._resizing, reason = self._measured.resize()
-        return reason
+        is_stated = self._args.interpolation or self._source.interpolation
+        return reason if is_stated else f"{reason}; interpolation not measured (--interpolation says it)"

@@ -25,7 +25,9 @@ def test_a_version_is_compared_with_the_version_before_it_and_with_others(
     known = ("--channel-order", "RGB", "--normalize", "unit")
     call(prepare.main, tmp_path / "good.xml", "--name", "m", *flags)
     assert find(tmp_path / "models", "m").metadata["prepared"] == {"data": "images", "images": 98, "top1": 100.0}
-    assert "compared with" not in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "compared with" not in printed
+    assert "interpolation not measured (--interpolation says it)" in printed
     call(prepare.main, tmp_path / "worse.xml", "--name", "m", *flags, *known)
     printed = capsys.readouterr().out
     assert "compared with version 1: " in printed

@@ -13,6 +13,7 @@ from deployments.contract.preprocessing import Preprocessing
 from deployments.members import local
 from deployments.members.openvino import OpenVino
 from deployments.members.versioned import VersionSettings
+from ensemble_features.canary.section import CanarySection
 from ensemble_interop.remote.tensors import TensorSettings
 from ensemble_models.writing import write_metadata
 from ensemble_onnxruntime.member import OnnxRuntime
@@ -234,7 +235,8 @@ async def test_an_image_of_no_numbers_fails_alone(tmp_path, monkeypatch):
 
 def test_a_canary_leaves_open_what_its_member_leaves_open():
     """Its metadata, too, say what pixels it takes."""
-    canary = member(color="RGB", canary={"version": 2, "share": 0.1}).trial()
+    stable = member(color="RGB", canary={"version": 2, "share": 0.1})
+    [canary] = stable.of(CanarySection).beside(stable)
     assert canary.name == "m-canary"
     assert canary.color == "RGB"
     assert canary.model_fields_set & set(TensorSettings.model_fields) == {"color"}

@@ -64,6 +64,16 @@ function cascade(all) {
   });
 }
 
+function contributions(all) {
+  const reports = all.map((each) => each.rollout?.contributions).filter(Boolean);
+  return names(reports).flatMap((name) => names(reports.map((each) => each[name] ?? {})).map((version) => {
+    const found = reports.map((each) => each[name]?.[version]).filter(Boolean);
+    const sum = add(found.map(({ labelled, mended, spoiled }) => ({ labelled, mended, spoiled })));
+    return [`${name} ${version}`, proportion(found.map((each) => each.changed)),
+      sum.labelled ? `mended ${sum.mended}, spoiled ${sum.spoiled} of ${sum.labelled}` : "no labels"];
+  }));
+}
+
 function canaries(all) {
   const reports = all.map((each) => each.rollout?.canaries).filter(Boolean);
   return names(reports).flatMap((name) => {
@@ -121,6 +131,7 @@ function draw(all) {
   byId("batching").textContent = latest.batching ? `At most ${most_at_once} batches at a time; ${waits} batches waited for ` +
     `more images, ${ms(waited)} together.` : "";
   rows(byId("members"), members(all), ["member", "agrees", "missing", "computes with"]);
+  section("contributions", contributions(all), ["member", "answers that it changes", "labelled answers"]);
   section("cascade", cascade(all), ["last member", "images", "exit at", "audited exits that differ"]);
   section("canaries", canaries(all), ["version", "share", "verdict", "failed", "agrees", "median"]);
   section("shadows", shadows(all), ["shadow and other", "agree", "with known labels", "no answer"]);

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from deployments.contract.hosts import is_loopback
 from deployments.contract.member import MemberConfig
@@ -71,6 +71,12 @@ class RemoteConfig(TensorSettings, MemberConfig):
         None, description="this application's certificate, PEM, for a server that requires one"
     )
     key_file: Path | None = Field(None, description="the key of `cert_file`, PEM")
+
+    @field_validator("url")
+    @classmethod
+    def _url_is_of_a_server(cls, url: str) -> str:
+        parsed(url)
+        return url
 
     @model_validator(mode="after")
     def _fields_go_together(self) -> Self:

@@ -414,7 +414,7 @@ async def test_when_a_part_of_a_batch_has_failed_the_server_no_longer_works_on_t
     [
         ({"url": "ftp://h:1"}, "is no URL of a server"),
         ({"url": "http://models..test:1"}, "is no URL of a server"),
-        ({"url": "http://h:99999"}, "Port"),
+        ({"url": "http://h:99999"}, "is no URL of a server"),
         ({"url": "grpc://h:1/path"}, "url"),
         ({"url": "http://user:word@h:1"}, "token_file"),
         ({"url": "http://:word@h:1"}, "token_file"),
