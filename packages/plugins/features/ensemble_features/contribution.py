@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -52,7 +52,7 @@ class ContributionInterceptor(Interceptor):
         self._is_labelled = is_labelled
         self._counts: Counter[Count] = Counter()
         self._reported: Counter[Count] = Counter()
-        self._next_s = 0.0
+        self._update: asyncio.TimerHandle | None = None
 
     def on_part(self, batch: InFlight, positions: Sequence[int], part: Answered) -> Answered:
         """Count the members' parts in the answers to images that clients sent."""
@@ -71,13 +71,13 @@ class ContributionInterceptor(Interceptor):
         return part
 
     def on_end(self, batch: InFlight) -> None:
-        """Update Prometheus' counters, if that is a while ago."""
-        if time.monotonic() >= self._next_s:
-            self._next_s = time.monotonic() + EVERY_S
-            self.report()
+        """Let Prometheus' counters be updated soon, with what other batches count until then."""
+        if self._update is None:
+            self._update = asyncio.get_running_loop().call_later(EVERY_S, self.report)
 
     def report(self) -> None:
         """Update Prometheus' counters."""
+        self._update = None
         new = self._counts - self._reported
         self._reported = Counter(self._counts)
         for each, count in new.items():
