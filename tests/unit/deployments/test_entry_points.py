@@ -96,7 +96,9 @@ def test_an_installed_feature_that_can_not_be_imported_is_told(mine, tmp_path):
 
 def test_features_are_in_their_order_whichever_the_configuration_names_first():
     config = parse({"members": [{"name": "one"}], "feedback": {}, "features": {"receipt": {}}})
-    assert [each.feature.__name__ for each in wanted(config)] == ["Loading", "Feedback", "Receipts", "Page"]
+    assert [each.feature.__name__ for each in wanted(config)] == [
+        *("Loading", "Feedback", "Receipts", "Contributions", "Page")
+    ]
 
 
 def test_the_section_of_a_feature_may_stand_beside_the_others_and_not_in_two_places():
