@@ -142,6 +142,6 @@ def test_a_change_is_deployed_or_refused_and_whoever_sent_it_is_told(server, fol
     assert eventually(lambda: re.search(rf"^error: ensemble_Ingress \w+: {refused}", server.log(), re.M))
     assert server.log().count("'sahre'") == 1
     # What can be known beforehand is not sent.
-    assert "deployments.0: unknown field 'num_replica'; did you mean 'num_replicas'?" in deploy(num_replica=2).stderr
+    assert "deployments.0.num_replica: unknown field; did you mean 'num_replicas'?" in deploy(num_replica=2).stderr
     assert "called 'Ingres'; did you mean 'Ingress'?" in deploy(name="Ingres").stderr
     assert httpx.get(f"{server.url}/v2/health/ready").status_code == 200
