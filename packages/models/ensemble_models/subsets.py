@@ -26,7 +26,7 @@ METHODS = ("mean", "geometric_mean", VOTES)
 # Of more members than these, a subset grows member by member.
 MOST_MEMBERS = 10
 FOLDS, REPEATS = 5, 3
-# Steps of the fit of weights; more of them change no weight by 0.01.
+# Steps of the fit of weights, which ends after them whether or not the weights still change.
 STEPS = 30
 # The difference of top-1, points, that the advice on the number of images is about.
 APART = 0.5

@@ -191,7 +191,9 @@ class Choice:
         weights = dict(zip(chosen, self.panel.weights(self.chosen, self.everything), strict=True))
         arguments["combiner"] = arguments.get("combiner", {}) | {"method": self.chosen.method, "weights": weights}
         ensemble = arguments.get("ensemble", {})
-        ensemble["quorum"] = min(ensemble.get("quorum", 1), len(chosen))
+        # Without a quorum every member has to answer, and so it stays.
+        if ensemble.get("quorum") is not None:
+            ensemble["quorum"] = min(ensemble["quorum"], len(chosen))
         cascade = ensemble.get("cascade") or {"order": chosen}
         if set(cascade["order"]) != set(chosen):
             for name in ("cascade", "under_load"):

@@ -369,6 +369,16 @@ def test_the_advised_members_are_written_as_a_configuration(
         command.main()
 
 
+def test_a_configuration_without_a_quorum_gets_none(repository: Path, draw: Draw, tmp_path: Path) -> None:
+    """Every member had to answer; the written file said that one was enough."""
+    content = config(repository)
+    found = served(content, resolve_signatures(content), Dataset.open(draw(COUNTS)))
+    args = {"model_repository": str(repository), "members": [{"name": "a"}, {"name": "b"}]}
+    assert found.choice is not None
+    found.choice.write({"applications": [{"import_path": IMPORT_PATH, "args": args}]}, tmp_path / "better.yaml")
+    assert yaml.safe_load((tmp_path / "better.yaml").read_text())["applications"][0]["args"]["ensemble"] == {}
+
+
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
