@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from deployments.combiner import VOTES
 from ensemble_models.check.report import figure_file
 from ensemble_models.options import Table
 from ensemble_models.statistics import Interval, paired
@@ -195,7 +196,8 @@ class Choice:
         if ensemble.get("quorum") is not None:
             ensemble["quorum"] = min(ensemble["quorum"], len(chosen))
         cascade = ensemble.get("cascade") or {"order": chosen}
-        if set(cascade["order"]) != set(chosen):
+        # Votes don't tell how sure members are, so a cascade refuses them.
+        if set(cascade["order"]) != set(chosen) or self.chosen.method == VOTES:
             for name in ("cascade", "under_load"):
                 ensemble.pop(name, None)
         arguments["ensemble"] = ensemble
