@@ -49,6 +49,9 @@ def or_none(query: str) -> str:
     return f"{query} or on() vector(0)"
 
 
+CHANGED = rate("member_contributions_total", "member, version", 'outcome="changed"')
+JUDGED = rate("member_contributions_total", "member, version", 'outcome=~"same|changed"')
+
 ROWS: dict[str, list[Panel]] = {
     "Traffic": [
         Panel("Requests by outcome", "reqps", {"{{outcome}}": rate("requests_total", "outcome")}),
@@ -92,9 +95,7 @@ ROWS: dict[str, list[Panel]] = {
             "Answers that a member changes",
             "percentunit",
             {
-                "{{member}} {{version}}": rate("member_contributions_total", "member, version", 'outcome="changed"')
-                + " / "
-                + rate("member_contributions_total", "member, version", 'outcome=~"same|changed"')
+                "{{member}} {{version}}": f"({CHANGED} or 0 * {JUDGED}) / {JUDGED}",
             },
         ),
         Panel("Model version", "none", {"{{member}}": "max by (member) (ray_ensemble_member_version)"}),

@@ -46,7 +46,7 @@ def test_a_step_is_a_configuration(step):
     assert [member.name for member in config.members] == list(step.members)
     assert step.environment == (TUNED if config.front == "serve" else {})
     assert ("ingress" in step.args) == (config.ingress.max_batch_size == 1)
-    assert (config.ensemble.cascade is not None) == (step.exit_at is not None)
+    assert (config.ensemble.field("cascade") is not None) == (step.exit_at is not None)
 
 
 def test_every_step_of_the_ladder_changes_one_thing():

@@ -21,8 +21,8 @@ def test_a_setup_is_a_configuration(name):
     config = yaml.safe_load(shipped(file).read_text())
     edit(config)
     ensemble = parse(config["applications"][0]["args"]).ensemble
-    assert (ensemble.cascade is not None) == (name != overload.FULL)
-    assert (ensemble.under_load is not None) == ("for load" in name)
+    assert (ensemble.field("cascade") is not None) == (name != overload.FULL)
+    assert (ensemble.field("under_load") is not None) == ("for load" in name)
 
 
 def test_each_setup_is_sent_multiples_of_what_all_members_can_answer(monkeypatch, tmp_path):
