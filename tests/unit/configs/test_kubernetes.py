@@ -333,7 +333,7 @@ def test_prometheus_takes_the_alerts_of_the_chart(everything, tmp_path):
     [known] = yaml.safe_load((ROOT / "configs" / "alerts.yaml").read_text())["groups"]
     for alert in group["rules"]:
         runbook = alert["annotations"].pop("runbook_url")
-        assert runbook == f"https://docs.example.com/troubleshooting#{alert['alert'].lower()}"
+        assert runbook == f"https://docs.example.com/docs/troubleshooting/#{alert['alert'].lower()}"
     assert group == known
 
 
