@@ -29,7 +29,7 @@ from deployments.observe.observer import ImageTrace, Trace
 ROOT = "classify"
 BATCH = "batch"
 QUEUE = "queue"
-SHUTDOWN_S = 1.0
+SHUTDOWN_S = 0.5
 SCOPE = InstrumentationScope("ensemble-serving")
 PROPAGATOR = TraceContextTextMapPropagator()
 OK = Status()
