@@ -14,11 +14,7 @@ from deployments.contract import clock
 from deployments.contract.batch import NO_SCORES, Batch, Work, crashed, predicted
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import STREAMS, THREADS, AttributeValue
-from deployments.contract.member import (
-    MemberInterface,
-    Signature,
-    preprocessing_fields,
-)
+from deployments.contract.member import MemberInterface, Signature, preprocessing_fields
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.preprocessing import Size
 from deployments.contract.settings import describe
@@ -128,7 +124,7 @@ class OnnxRuntime(TensorSettings, VersionedMember):
         described = {name: model.input[name] for name in OF_METADATA if name in model.input}
         try:
             settings = TensorSettings.model_validate({**described, **given})
-            binding = bind(ModelMetadata(inputs, outputs), settings, as_sent=False)
+            binding = bind(ModelMetadata(inputs, outputs), settings)
         except ValidationError as err:
             raise ModelError(f"model {model.name!r}: metadata.json: input: {describe(err)}") from err
         except IncompatibleModel as err:

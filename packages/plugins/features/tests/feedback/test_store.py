@@ -30,7 +30,7 @@ def seen(**more):
 def test_a_label_tells_who_was_right():
     found = book()
     record = seen(versions={"a": "3"}, last="b")
-    record.set_shadow("s", 2)
+    record.when_labelled(lambda label: record.judge("shadow", "s", "", label == 2))
     found.remember("r", 0, record)
     found.take("r", "dog")
     judged = [
