@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated
@@ -15,7 +14,8 @@ from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from deployments.contract.proportion import Proportion, proportion
 from deployments.ingress.protocol import Report, Served, Service
-from deployments.observe.metrics import TaggedCounter, report_periodically
+from deployments.observe.metrics import TaggedCounter
+from deployments.observe.observer import Watcher
 from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
 from ensemble_features.feedback.store import FeedbackSettings
 from ensemble_features.record import Record, answered
@@ -24,7 +24,7 @@ from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
 
 # What an answer is without a member, and what is counted of one with a true label.
-SAME, CHANGED, LABELLED, MENDED, SPOILED = "same", "changed", "labelled", "mended", "spoiled"
+OUTCOMES = SAME, CHANGED, LABELLED, MENDED, SPOILED = "same", "changed", "labelled", "mended", "spoiled"
 # By member, version and what its answer is without it: None for the same.
 Shares = Mapping[tuple[str, str], int | None]
 
@@ -45,21 +45,21 @@ def shares(item: Item) -> Shares:
     return {(name, str(item.versions.get(name, ""))): each.without for name, each in item.predictions.items()}
 
 
-class ContributionCounts(Interceptor):
+class ContributionCounts(Interceptor, Watcher):
     """Counts the answers that members decide: all of them after they were given, and again those with a true label."""
 
     def __init__(self) -> None:
-        self._counts: Counter[tuple[str, ...]] = Counter()
-        self._reported: Counter[tuple[str, ...]] = Counter()
-
-    def request(self, outcome: str, seconds: float) -> None:
-        """Count nothing of a request."""
+        self._counter = TaggedCounter(
+            "ensemble_member_contributions",
+            "Answers by whether a member changed them, and whether it mended or spoiled the labelled ones.",
+            *("member", "version", "outcome"),
+        )
 
     def batch(self, batch: Batch[Sequence[Answer]], queue_wait_s: float) -> None:
         """Count the members' shares in the answers of a batch."""
         for position in batch.live:
             for member, without in shares(batch.items[position]).items():
-                self._counts[*member, SAME if without is None else CHANGED] += 1
+                self._counter.add(*member, SAME if without is None else CHANGED)
 
     def on_part(self, batch: InFlight, positions: Sequence[int], part: Answered) -> Answered:
         """Count the members' shares again once the true label of an answer is known."""
@@ -69,24 +69,17 @@ class ContributionCounts(Interceptor):
 
     def _judge(self, record: Record, of_members: Shares, label: int) -> None:
         for member, without in of_members.items():
-            self._counts[*member, LABELLED] += 1
+            self._counter.add(*member, LABELLED)
             if without is not None and label in (record.index, without):
-                self._counts[*member, MENDED if label == record.index else SPOILED] += 1
-
-    def report(self, counter: TaggedCounter) -> None:
-        """Report what was counted since the last report; each number costs as much as a hundred counts."""
-        counts = self._counts.copy()
-        for values, count in (counts - self._reported).items():
-            counter.add(*values, count=count)
-        self._reported = counts
+                self._counter.add(*member, MENDED if label == record.index else SPOILED)
 
     def figures(self) -> dict[str, dict[str, Contribution]]:
         """Return the figures of each member by version."""
         found: dict[str, dict[str, Contribution]] = {}
-        for name, version in sorted({each[:2] for each in self._counts}):
-            count = {each: self._counts[name, version, each] for each in (SAME, CHANGED, LABELLED, MENDED, SPOILED)}
-            changed = proportion(count[CHANGED], count[SAME] + count[CHANGED])
-            of_version = Contribution(changed, count[LABELLED], count[MENDED], count[SPOILED])
+        counts = self._counter.counts
+        for name, version in sorted({(str(name), str(version)) for name, version, _ in counts}):
+            same, changed, *labelled = (counts[name, version, each] for each in OUTCOMES)
+            of_version = Contribution(proportion(changed, same + changed), *labelled)
             found.setdefault(name, {})[version] = of_version
         return found
 
@@ -101,12 +94,6 @@ class Contributions(Feature):
         self._counts = ContributionCounts() if len(config.voters) > 1 else None
         if self._counts is None:
             return
-        counter = TaggedCounter(
-            "ensemble_member_contributions",
-            "Answers by whether a member changed them, and whether it mended or spoiled the labelled ones.",
-            *("member", "version", "outcome"),
-        )
-        report_periodically(partial(self._counts.report, counter), "contributions")
         self.reports = {"contributions": Report(dict[str, dict[str, Contribution]], self._counts.figures)}
         if any(isinstance(each.section, FeedbackSettings) for each in config.owned):
             self.interceptor = self._counts

@@ -61,7 +61,7 @@ class Record:
     trials: tuple[str, ...] = ()
     label: int | None = None
     waiting: list[Callable[[int], None]] = field(default_factory=list)
-    judge: Callable[[str, str, str, bool], None] = lambda *_: None
+    judge: Callable[..., None] = lambda *_: None
 
     @classmethod
     def of(cls, item: Item, answer: Answer) -> Record:

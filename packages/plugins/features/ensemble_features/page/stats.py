@@ -19,6 +19,7 @@ from msgspec import Meta
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
 from deployments.contract.item import STREAMS, THREADS, AttributeValue
+from deployments.observe.observer import Watcher
 
 WINDOW_S = 60
 # Periods of ten seconds, for ten minutes.
@@ -91,7 +92,7 @@ class Period(msgspec.Struct, omit_defaults=True):
         return cls(answered, whole.outcomes.total() - answered, p99_ms, dict(members), dict(whole.missing), passed)
 
 
-class Stats:
+class Stats(Watcher):
     """Counts requests and batches per second, and forgets them after a minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
