@@ -92,7 +92,6 @@ async def _asset(request: Request, _: Call) -> Response:
     return FileResponse(_assets() / name, media_type=ASSETS[name])
 
 
-
 def _models(route: Route) -> list[Any]:
     return [route.style.model, *route.answers, *(model for model in route.body.values() if not isinstance(model, dict))]
 
