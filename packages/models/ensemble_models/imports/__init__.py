@@ -1,1 +1,1 @@
-"""Reads what other servers are configured with, so that this one can serve the same models: `ensemble init --from`."""
+"""Reads the configurations of other servers, so that this server can serve the same models: `ensemble init --from`."""

@@ -1,4 +1,4 @@
-"""What an import has found: members, settings, and what became of each field of the other server's configuration."""
+"""The result of an import: members, settings, and the outcome for each field of the other server's configuration."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Kind = TypeVar("Kind")
 
 
 class Row(NamedTuple):
-    """What became of a field.
+    """The outcome for a field.
 
     Attributes:
         part: the model, or the part of the configuration, that the field is of.
         outcome: `TAKEN`, `CHANGED` or `LEFT_OUT`.
-        note: what it became, or why it was left out and what to do instead.
+        note: the new field, or the reason and the way out.
     """
 
     part: str
@@ -52,7 +52,7 @@ class ImportedMember:
 
 @dataclass
 class Found:
-    """What a configuration became.
+    """The members and settings that a configuration became.
 
     Attributes:
         server: the name of the other server.
@@ -65,7 +65,7 @@ class Found:
     rows: list[Row] = field(default_factory=list)
 
     def note(self, part: str, name: str, outcome: str, note: str) -> None:
-        """Tell what became of a field."""
+        """Add the outcome for a field."""
         row = Row(part, name, outcome, note)
         if row not in self.rows:
             self.rows.append(row)
@@ -75,7 +75,7 @@ class Found:
         self.sections.setdefault(section, {})[name] = value
 
     def table(self) -> Table:
-        """Show what became of each field."""
+        """Show the outcome for each field."""
         lines = [tuple(row) for row in self.rows]
         return Table(("part", "field", "outcome", "note"), lines, words=range(4), title=f"read from {self.server}")
 
@@ -118,11 +118,11 @@ class Part:
         return [Part(self.found, self.name, each) for each in self.get(name, list) or []]
 
     def taken(self, name: str, note: str) -> None:
-        """Tell what a field became."""
+        """Tell that a field became one of this server."""
         self._tell(name, TAKEN, note)
 
     def changed(self, name: str, note: str) -> None:
-        """Tell what a field became that has no equal here."""
+        """Tell that a field without an equal here became something else."""
         self._tell(name, CHANGED, note)
 
     def left_out(self, name: str, note: str) -> None:

@@ -69,7 +69,8 @@ def triton_ensemble(root: Path) -> Path:
         text(
             root / name / "config.pbtxt",
             f'backend: "{platform}" max_batch_size: 16 '
-            'input { name: "input" data_type: TYPE_FP32 dims: 3 dims: 8 dims: 12 format: FORMAT_NCHW } dynamic_batching {}',
+            'input { name: "input" data_type: TYPE_FP32 dims: 3 dims: 8 dims: 12 format: FORMAT_NCHW } '
+            "dynamic_batching {}",
         )
     for name in ("decode", "average", "unused"):
         text(root / name / "config.pbtxt", f'name: "{name}" backend: "python"')
