@@ -110,11 +110,11 @@ def compare(rows: Rows) -> Mapping[str, str]:
 
 def level(rows: Rows, way: str) -> int:
     """Find the fewest images per request that reach nearly the highest throughput of a way."""
-    rates = {row["images"]: row["images_per_s"] for row in rows if row["way"] == way}
+    rates: dict[int, float] = {row["images"]: row["images_per_s"] for row in rows if row["way"] == way}
     return min(size for size, rate in rates.items() if rate >= REACHED * max(rates.values()))
 
 
-def locality() -> Mapping[str, str]:
+def locality() -> dict[str, str]:
     """Take the latency of one client with and without a server from the stored benchmark of the same models."""
     alone = {
         (row["system"], row["placement"], row["protocol"]): row["p50_ms"]

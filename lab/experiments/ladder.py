@@ -176,11 +176,12 @@ SETUPS = {
 def costs() -> Rows:
     """Compute the document's machines at its traffic, and steps of the experiment `ladder` at shares of their rates."""
     found = [_row(each, TRAFFIC, "reported machines, at 26 pictures a minute") for each in INSTANCES]
-    measured = LADDER.stored()
-    for row in () if measured is None else LADDER.summary(measured.rows):
+    if (measured := LADDER.stored()) is None:
+        return found
+    # The machine here has no price of its own: its share of the reported CPU machine's is taken.
+    price = INSTANCES[0].dollars_per_hour * int(measured.machine.split()[0]) / REPORTED_CPUS
+    for row in LADDER.summary(measured.rows):
         if (name := SETUPS.get(row["step"])) and "error" not in row:
-            # The machine here has no price of its own: its share of the reported CPU machine's is taken.
-            price = INSTANCES[0].dollars_per_hour * int(measured.machine.split()[0]) / REPORTED_CPUS
             here = Instance(name, price, row["requests_per_s"])
             found += [_row(here, busy * row["requests_per_s"], f"here, {busy:.0%} busy") for busy in BUSY]
     return found
