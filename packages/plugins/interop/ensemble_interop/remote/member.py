@@ -220,7 +220,7 @@ class RemoteKind(RemoteConfig):
         labels = self.class_names()
         # In a thread, because this one may have an event loop already.
         with ThreadPoolExecutor(1) as pool:
-            binding = pool.submit(asyncio.run, self._describe(labels and len(labels))).result()
+            binding = pool.submit(asyncio.run, self._describe(None if labels is None else len(labels))).result()
         classes = binding.classes if binding is not None else None
         return Signature(
             classes=classes if labels is None else len(labels),
