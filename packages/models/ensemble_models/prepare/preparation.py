@@ -18,8 +18,7 @@ from ensemble_models.baking import Color, bake, check_ends, static_size
 from ensemble_models.dataset import Dataset, decode_all
 from ensemble_models.exporters.names import fitting, read_names
 from ensemble_models.prediction import head_of
-from ensemble_models.prepare.measured import Images, Measured
-from ensemble_models.prepare.resizing import ways
+from ensemble_models.prepare.measured import Images, Measured, ways
 from ensemble_models.prepare.source import CROP_RATIO, WHITE, Normalization, Source
 from ensemble_models.reference import Reference, compare
 from ensemble_models.writing import input_metadata
