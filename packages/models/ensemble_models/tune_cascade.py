@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from deployments.combiner import Method
 from deployments.repository.repository import Model, find
-from ensemble_models.costs import costs
 from ensemble_models.dataset import Dataset, check_unseen, truth_of
 from ensemble_models.ensembles import Members, MethodName, walk
 from ensemble_models.options import (
@@ -28,7 +27,7 @@ from ensemble_models.options import (
     repository_option,
     write_files,
 )
-from ensemble_models.prediction import predict
+from ensemble_models.prediction import measured_predictions, of_models
 from ensemble_models.statistics import Interval, Truth, hits, paired
 from ensemble_models.subsets import Panel
 from ensemble_models.subsets import choose as subset
@@ -141,12 +140,12 @@ def members_of(models: Sequence[Model], gates: Sequence[str], dataset: Dataset, 
     if set(gates) == set(names):
         raise ScriptError("--gates: a member that is no gate is needed to answer")
     check_count(len(models))
-    measured = dict(zip(names, costs(models), strict=True))
+    outputs, costs = measured_predictions(of_models(models), dataset)
+    measured = {name: cost for name, cost in zip(names, costs, strict=True) if cost is not None}
     for name, cost in measured.items():
-        print(f"{name}: {cost}")
-    scores = dict(zip(names, predict(models, dataset), strict=True))
+        print(f"{name}: {cost:.2f} ms of CPU time per image")
     weights = {name: 0.0 if name in gates else 1.0 for name in names}
-    return Members(scores, labels, weights, {name: cost.median for name, cost in measured.items()}, method)
+    return Members(dict(zip(names, outputs, strict=True)), labels, weights, measured, method)
 
 
 def worthwhile(members: Members, choosing: NDArray[np.bool_]) -> Members:

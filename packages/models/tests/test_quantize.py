@@ -14,7 +14,6 @@ from deployments.repository.network import load
 from deployments.repository.repository import Model, find, versions
 from ensemble_models import int8, quantize
 from ensemble_models.baking import bake
-from ensemble_models.costs import Cost
 from ensemble_models.dataset import Dataset, decode_all, sample
 from ensemble_models.prediction import predict, preprocessing
 from ensemble_models.quantize import Quantization
@@ -40,8 +39,7 @@ def pixels_of(repository: Path, data: Path) -> Pixels:
 
 def cost_ms(monkeypatch: pytest.MonkeyPatch, before: float, after: float) -> None:
     """What versions cost depends on the machine, and for models as tiny as these on chance."""
-    made = [Cost(each, each - 0.1, each + 0.1) for each in (before, after)]
-    monkeypatch.setattr(quantize, "costs", lambda _models: made)
+    monkeypatch.setattr(quantize, "cpu_ms", lambda _models: [before, after])
 
 
 @pytest.fixture(autouse=True)

@@ -18,9 +18,8 @@ from deployments.repository.address import open_repository
 from deployments.repository.errors import ModelError
 from ensemble_models.check.report import ENSEMBLE, Score, gain, joined
 from ensemble_models.client import KEY, Client, for_each
-from ensemble_models.costs import precision
 from ensemble_models.dataset import Dataset, folder_name, same_folder
-from ensemble_models.prediction import UNKNOWN
+from ensemble_models.prediction import UNKNOWN, precision
 from graph.config import EnsembleConfig
 from scripts.errors import ScriptError
 

@@ -19,9 +19,8 @@ from deployments.members.precision import kind
 from deployments.repository.errors import ModelError
 from deployments.repository.network import load
 from deployments.repository.repository import find, versions
-from ensemble_models.costs import stored_precision
 from ensemble_models.dataset import decode
-from ensemble_models.prediction import network_probabilities, preprocessing
+from ensemble_models.prediction import network_probabilities, preprocessing, stored_precision
 from ensemble_models.prepare import __main__ as prepare
 from ensemble_models.prepare import efficientnet, stored_int8
 from ensemble_models.prepare.efficientnet import Array, read_weights
