@@ -6,16 +6,18 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import click
+from tqdm import tqdm
 
 from deployments.contract.names import INGRESS
-from ensemble_models.client import KEY, for_each, no_answer
+from ensemble_models.client import KEY, no_answer
 from ensemble_models.dataset import Dataset
 from ensemble_models.options import FILE, POSITIVE, Command, file_options, option, write_files
 from ensemble_models.statistics import verdict
@@ -130,23 +132,23 @@ async def stats(server: Transport) -> dict[str, Any]:
 
 async def send(server: Transport, dataset: Dataset, connections: int) -> None:
     """Send labelled images, then their labels, and wait until the shadows have answered."""
-    labels: list[dict[str, str]] = []
-    refused = 0
-
-    async def one(image: tuple[bytes, str]) -> None:
-        nonlocal refused
-        request = uuid4().hex
-        response = await server.send(Request("/classify", image[0], (("x-request-id", request),)))
-        if response.ok:
-            labels.append({"request_id": request, "label": image[1]})
-        elif response.status in OVERLOADED:
-            refused += 1
-        else:
-            raise ScriptError(f"the server answered an image with {response.status}: {response.body[:200]!r}")
-        if len(labels) >= LABELS_AT_ONCE:
-            await send_labels(server, labels)
-
-    await for_each(dataset.read(), one, connections, len(dataset))
+    labels = list[dict[str, str]]()
+    images, refused = dataset.read(), 0
+    bar = tqdm(total=len(dataset), unit="image", mininterval=0.5, delay=1, leave=False, disable=None)
+    with bar:
+        while some := [(uuid4().hex, *image) for image in islice(images, connections)]:
+            sent = [server.send(Request("/classify", image, (("x-request-id", name),))) for name, image, _ in some]
+            for (name, _, label), response in zip(some, await asyncio.gather(*sent), strict=True):
+                if response.ok:
+                    labels.append({"request_id": name, "label": label})
+                elif response.status in OVERLOADED:
+                    refused += 1
+                else:
+                    raise ScriptError(f"the server answered an image with {response.status}: {response.body[:200]!r}")
+            if len(labels) >= LABELS_AT_ONCE:
+                await send_labels(server, labels)
+                labels = []
+            bar.update(len(some))
     await send_labels(server, labels)
     if refused:
         print(f"{refused:,} of {len(dataset):,} images were refused and left out; lower --connections")
@@ -157,18 +159,16 @@ async def send(server: Transport, dataset: Dataset, connections: int) -> None:
         before, now = now["rollout"], await stats(server)
 
 
-async def send_labels(server: Transport, labels: list[dict[str, str]]) -> None:
-    """Send labels, and forget them."""
-    lines, count = "\n".join(map(json.dumps, labels)), len(labels)
-    labels.clear()
-    if not count:
+async def send_labels(server: Transport, labels: Sequence[Mapping[str, str]]) -> None:
+    """Send labels, if there are any."""
+    if not labels:
         return
     headers = (("content-type", "application/x-ndjson"),)
-    response = await server.send(Request("/feedback", lines.encode(), headers))
+    response = await server.send(Request("/feedback", "\n".join(map(json.dumps, labels)).encode(), headers))
     if response.status == NOT_FOUND:
         raise ScriptError("the server takes no labels; add `feedback: {}` to its configuration (docs/rollout.md)")
     if not response.ok or json.loads(response.body)["accepted"] == 0:
-        raise ScriptError(f"the server took none of {count} labels: {response.body[:300]!r}")
+        raise ScriptError(f"the server took none of {len(labels)} labels: {response.body[:300]!r}")
 
 
 async def ask(url: str, dataset: Dataset | None, connections: int) -> list[Judgement]:

@@ -98,7 +98,9 @@ class Preparation:
         """
         if self._labels is None:
             raise ScriptError("--reference needs the names of the classes: pass --labels")
-        compare(Reference.read(file, self._labels, folder), self.baked(), self._resizing, self._labels).check()
+        reference = Reference.read(file, self._labels, folder)
+        if problem := compare(reference, self.baked(), self._resizing, self._labels):
+            raise ScriptError(problem)
 
     def baked(self, normalization: Normalization | None = None, **other: Any) -> ov.Model:
         """Make the network with the ensemble's signature, with the decided normalization or another one inside."""
@@ -232,9 +234,6 @@ class Preparation:
         args = self._args
         resize = args.resize or self._source.resize or "crop"
         ratio = args.crop_ratio or self._source.crop_ratio or (CROP_RATIO if resize == "crop" else 1.0)
-        # Three models of timm, such as volo_d5_512, whose images get a frame.
-        if ratio > 1:
-            raise ScriptError(f"{args.source} was measured on crops of {ratio:g} of an image; pass --crop-ratio 1")
         return Preprocessing(
             self._size,
             ratio,

@@ -326,6 +326,15 @@ def test_an_unknown_name_is_told_what_is_like_it(tmp_path: Path) -> None:
         run("timm/resnet51", "--weights", "random", "--name", "m", "--repository", tmp_path)
 
 
+PRINTED = """ImageClassification(
+    crop_size=[224]
+    resize_size=[256]
+    mean=[0.5, 0.5, 0.5]
+    std=[0.25, 0.25, 0.25]
+    interpolation=InterpolationMode.BICUBIC
+)"""
+
+
 class Torchvision:
     """The little of torchvision that is asked, around a network of one layer; builders load by PyTorch's hub."""
 
@@ -336,7 +345,7 @@ class Torchvision:
         self.weights = SimpleNamespace(
             url=url,
             meta={"categories": LABELS},
-            transforms=lambda: SimpleNamespace(crop_size=[224], resize_size=[256], mean=[0.5] * 3, std=[0.25] * 3),
+            transforms=lambda: PRINTED,
         )
 
     def list_models(self, module: object) -> list[str]:
@@ -369,6 +378,8 @@ def test_official_weights_are_verified(tmp_path: Path, monkeypatch: pytest.Monke
     model = find(tmp_path / "repository", "m")
     assert model.metadata["source"]["sha256"] == digest
     assert model.metadata["source"]["mean"] == [0.5] * 3
+    # The filter of its training, in place of the server's default.
+    assert (model.input["crop_ratio"], model.input["interpolation"]) == (0.875, "bicubic")
     assert model.labels == LABELS
     blue = np.zeros((1, 224, 224, 3), np.uint8)
     blue[..., 0] = 255
@@ -430,10 +441,9 @@ def test_timms_official_weights_are_those_that_the_hub_names(tmp_path: Path, mon
     written = find(tmp_path / "repository", "m")
     recipe = timm.data.resolve_data_config(model=model)
     assert written.metadata["source"]["sha256"] == blob.name
-    assert (written.metadata["input"]["height"], written.input["crop_ratio"]) == (
-        recipe["input_size"][1],
-        recipe["crop_pct"],
-    )
+    side = recipe["input_size"][1]
+    assert (written.input["height"], written.input["crop_ratio"]) == (side, side / int(side // recipe["crop_pct"]))
+    assert written.input["interpolation"] == recipe["interpolation"]
     assert written.metadata["source"]["mean"] == list(recipe["mean"])
     blob.write_bytes(blob.read_bytes()[:-1] + b"x")
     with pytest.raises(ModelError, match="is damaged"):
