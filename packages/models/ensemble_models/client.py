@@ -60,9 +60,10 @@ async def classify(
     with bar:
         async with client, aclosing(client.as_completed(images, **options)) as answered:
             async for position, task in answered:
-                if isinstance(err := task.exception(), NoResponse) and not client.was_reached:
-                    raise no_answer(url, err) from err
-                note(position, _error(err) if err else msgspec.to_builtins(task.result()))
+                failure = task.exception()
+                if isinstance(failure, NoResponse) and not client.was_reached:
+                    raise no_answer(url, failure) from failure
+                note(position, _error(failure) if failure else msgspec.to_builtins(task.result()))
                 bar.update()
 
 

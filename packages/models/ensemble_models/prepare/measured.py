@@ -25,7 +25,7 @@ from ensemble_models.prepare import trials
 from ensemble_models.prepare.orders import GIVEN, IMAGES, Permuted, usual_orders
 from ensemble_models.prepare.source import CROP_RATIO, Normalization, usual
 from ensemble_models.prepare.trials import Trial
-from ensemble_models.statistics import Interval, Truth, less_surprised, paired
+from ensemble_models.statistics import Interval, less_surprised, paired
 from scripts.errors import ScriptError
 
 # Labelled images that the usual ways are tried on.
@@ -49,25 +49,6 @@ class Images:
         some = sample(Dataset.open(path), MOST_TRIED)
         some = replace(some, names=tuple(random.Random(0).sample(some.names, len(some))))
         return cls(some, [image for image, _ in some.read()])
-
-    def orders(self, given: Sequence[str] | None, args: SimpleNamespace) -> dict[str, tuple[str, ...]]:
-        """List the orders of the classes that may hold; see `usual_orders`."""
-        folders = Dataset.open(self.dataset.path).classes
-        others = [(model.name, model.labels or ()) for model in _other_models(args.repository, args.name)]
-        found = usual_orders(folders, others, given)
-        if args.class_order in {None, IMAGES}:
-            return found
-        if args.class_order not in (several := usual_orders(folders, [])):
-            # It is the same as an order before it.
-            return dict([next(iter(several.items()))])
-        return {args.class_order: several[args.class_order]}
-
-    def truths(self, orders: dict[str, tuple[str, ...]], whose: str) -> dict[str, Truth]:
-        """Find the classes of the images by each order; raises ScriptError for a folder that is none of them."""
-        # Of all images, and not only of those that were drawn.
-        for labels in orders.values():
-            indices(Dataset.open(self.dataset.path), labels, whose)
-        return {order: indices(self.dataset, labels, whose) for order, labels in orders.items()}
 
 
 def _other_models(repository: Path, name: str) -> list[Model]:
@@ -139,11 +120,22 @@ class Measured:
             ScriptError: the images have other classes.
         """
         self._images, self._args, self._ways, self._predict = images, args, ways, runner(network)
-        self._begin(images.orders(given, args))
+        every = Dataset.open(images.dataset.path)
+        others = [(model.name, model.labels or ()) for model in _other_models(args.repository, args.name)]
+        orders = usual_orders(every.classes, others, given)
+        if args.class_order not in {None, IMAGES}:
+            several = usual_orders(every.classes, [])
+            # One that is not listed is the same as the first one.
+            order = args.class_order if args.class_order in several else next(iter(several))
+            orders = {order: several[order]}
+        # Of all images, and not only of those that were drawn.
+        indices(every, next(iter(orders.values())), f"model {args.name!r}")
+        self._begin(orders)
 
     def _begin(self, orders: dict[str, tuple[str, ...]]) -> None:
-        truths = self._images.truths(orders, f"model {self._args.name!r}")
-        self._trial = Trial(self._images.dataset.names, self._images.encoded, truths, orders, self._predict)
+        dataset, encoded = self._images.dataset, self._images.encoded
+        truths = {order: indices(dataset, labels, f"model {self._args.name!r}") for order, labels in orders.items()}
+        self._trial = Trial(dataset.names, encoded, truths, orders, self._predict)
 
     @property
     def labels(self) -> tuple[str, ...]:

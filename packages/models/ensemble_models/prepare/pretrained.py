@@ -6,7 +6,6 @@ import importlib
 import os
 import pickle
 import re
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 from urllib.parse import urlparse
@@ -57,7 +56,7 @@ def _torchvision(torchvision: Any, name: str, weights: Weights) -> Source:
     size = facts.values["size"]
     if weights == "random":
         origin |= {"weights": "random", "seed": SEED}
-        return Source.described(_network(models.get_model(name, weights=None), size, is_random=True), origin, facts)
+        return Source(_network(models.get_model(name, weights=None), size, is_random=True), origin, facts)
     origin |= {"weights": str(official), "url": official.url, "sha256": _download(official.url)}
     # torchvision's builder knows the names of old weights, but unpickles what it reads unless PyTorch refuses to.
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
@@ -65,7 +64,8 @@ def _torchvision(torchvision: Any, name: str, weights: Weights) -> Source:
         network = _network(models.get_model(name, weights=official), size)
     except (pickle.UnpicklingError, RuntimeError) as err:
         raise ModelError(f"the weights {official.url} don't fit this torchvision: {err}") from err
-    return replace(Source.described(network, origin, facts), labels=tuple(official.meta["categories"]))
+    facts.values["labels"] = tuple(official.meta["categories"])
+    return Source(network, origin, facts)
 
 
 def _timm(name: str, weights: Weights) -> Source:
@@ -82,11 +82,10 @@ def _timm(name: str, weights: Weights) -> Source:
     facts = Stated.of(forms.timm(Description(f"{TIMM}{name}", recipe)))
     origin = {"model": f"{TIMM}{name}", "timm": timm.__version__, "weights": weights}
     origin |= {"seed": SEED} if file is None else {"sha256": sha256(file)}
-    source = Source.described(_network(model, facts.values["size"], is_random=file is None), origin, facts)
-    if file is None or timm.data.infer_imagenet_subset(model) != "imagenet-1k":
-        return source
-    # The names of torchvision's models, so that both may be in one ensemble.
-    return replace(source, labels=tuple(ResNet50_Weights.DEFAULT.meta["categories"]))
+    if file is not None and timm.data.infer_imagenet_subset(model) == "imagenet-1k":
+        # The names of torchvision's models, so that both may be in one ensemble.
+        facts.values["labels"] = tuple(ResNet50_Weights.DEFAULT.meta["categories"])
+    return Source(_network(model, facts.values["size"], is_random=file is None), origin, facts)
 
 
 def _network(model: Any, size: tuple[int, int], *, is_random: bool = False) -> ov.Model:

@@ -135,8 +135,8 @@ def test_answers_what_timm_answers(name: str) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is large: make train")
     timm = pytest.importorskip("timm", reason="PyTorch is large: make train")
     source = efficientnet.get(name)
-    assert source.size is not None
-    images = np.random.default_rng(0).uniform(-1, 1, (2, 3, *source.size)).astype(np.float32)
+    assert source.get("size") is not None
+    images = np.random.default_rng(0).uniform(-1, 1, (2, 3, *source.get("size"))).astype(np.float32)
     compiled = ov.Core().compile_model(source.network, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     answers: Array = compiled(images)[0]
     # timm names the layers otherwise, in the same order.

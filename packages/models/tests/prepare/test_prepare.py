@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -159,16 +158,6 @@ def test_an_ir_becomes_a_member(source: Path, tmp_path: Path) -> None:
     assert model.metadata["source"]["file"] == "source.xml"
     answers = infer(load(model), np.random.default_rng(0).integers(0, 256, (2, *SIZE, 3), np.uint8))
     np.testing.assert_allclose(answers.sum(axis=1), 1, atol=1e-5)
-
-
-def test_a_crop_beyond_the_image_is_not_written(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    network = prepare.read(source)
-    monkeypatch.setattr(prepare, "read", lambda path: replace(network, crop_ratio=1.15))
-    flags = (source, "--name", "m", "--repository", tmp_path, *KNOWN)
-    with pytest.raises(ScriptError, match=r"crops of 1\.15 of an image; pass --crop-ratio 1$"):
-        run(*flags)
-    run(*flags, "--crop-ratio", 1)
-    assert find(tmp_path, "m").input["crop_ratio"] == 1
 
 
 def test_how_images_are_resized_is_in_the_metadata(source: Path, tmp_path: Path) -> None:
