@@ -213,7 +213,7 @@ def test_model_api_s_info_is_read(tmp_path: Path, fields: dict[str, Any], order:
 @pytest.mark.parametrize("ratio", ["1.15", "0", "much"])
 def test_a_crop_ratio_is_a_share(tmp_path: Path, ratio: str) -> None:
     made = with_info(network(), model_type="Classification", color="RGB", crop_ratio=ratio)
-    with pytest.raises(ModelError, match="crop_ratio is .* not understood"):
+    with pytest.raises(ModelError, match=r"crop_ratio is .* not understood"):
         prepared(save(tmp_path / "theirs", made))
 
 

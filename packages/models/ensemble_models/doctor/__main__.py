@@ -95,8 +95,8 @@ def main(config: Path | None, as_json: bool, cluster: bool, join: str | None, ho
 
     CONFIG is a Serve config file (default: the bundled one). The command checks versions, the working directory,
     HAProxy, cores, instructions, memory, the private folder, the token, ports, the configuration and its models. It
-    also times the versions of each model, and sends one image through each node in this process. The exit status is 1
-    if the configuration can't be served.
+    also names a variant of a model that would be faster, and sends one image through each node in this process. The
+    exit status is 1 if the configuration can't be served.
     """
     if cluster and join:
         raise click.UsageError("--join: not together with --cluster")
