@@ -10,7 +10,7 @@ from ensemble_capacity.load.tensors import OpenInference, TensorFlowServing, fil
 from ensemble_interop.remote.tensors import Tensor
 from ensemble_interop.tensorflow_serving import tensorflow_serving_pb2 as tf
 from ensemble_serving.protocol import inference_pb2 as pb
-from ensemble_serving.transports import connect
+from ensemble_serving.transports import Server, connect
 from ensemble_serving.url import parsed
 from scripts.errors import ScriptError
 from tests import pictures
@@ -144,7 +144,7 @@ ANSWERS = {"/v2": {"extensions": ["binary_tensor_data"]}, "/v2/models/m": MODEL,
 
 async def test_a_model_is_described_by_its_server():
     with described(ANSWERS) as server:
-        transport = connect(server.url)
+        transport = connect(Server(server.url))
         protocol = await OpenInference("m", False, {}).described(transport, server.url, "secret")
         assert (protocol.inputs, protocol.binary) == ((Tensor("x", "FP32", (-1, 4)),), True)
         assert server.asked[0].headers["authorization"] == "Bearer secret"
@@ -153,14 +153,14 @@ async def test_a_model_is_described_by_its_server():
         await transport.close()
         url = server.url
     with pytest.raises(ScriptError, match=r"URL: no server"):
-        await OpenInference("m", False, {}).described(connect(url), url, "")
+        await OpenInference("m", False, {}).described(connect(Server(url)), url, "")
 
 
 async def test_a_model_is_described_over_grpc():
     told = pb.ModelMetadataResponse(inputs=[{"name": "x", "datatype": "FP32", "shape": [-1, 4]}])
     answers = {"ModelReady": pb.ModelReadyResponse(ready=True), "ModelMetadata": told}
     with GrpcServer(lambda method, _: answers[method.rpartition("/")[2]].SerializeToString()) as server:
-        transport = connect(server.url)
+        transport = connect(Server(server.url))
         protocol = await OpenInference("m", True, {}).described(transport, server.url, "")
         assert protocol.inputs == (Tensor("x", "FP32", (-1, 4)),)
         await transport.close()

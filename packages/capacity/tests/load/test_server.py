@@ -3,7 +3,6 @@ import time
 import psutil
 
 from ensemble_capacity.load.machine import Processes, Usage
-from ensemble_capacity.load.measure import stages_ms
 from tests.local_servers import HttpServer, Reply
 
 
@@ -35,9 +34,3 @@ def test_a_server_of_another_user_is_not_taken_for_this_process(monkeypatch):
 def test_a_server_elsewhere_has_no_processes_here():
     assert Processes.of_port("192.0.2.1", 80) is None
     assert Processes.of_port("127.0.0.1", 9) is None
-
-
-def test_where_the_time_went_is_read_of_headers():
-    headers = ["total;dur=10.0, queue;dur=2", 'total;dur=20.0, db;desc="a b";dur=1.5', "broken, x;dur=y"]
-    assert stages_ms(headers) == {"total": 15.0, "queue": 2.0, "a b": 1.5}
-    assert list(stages_ms(headers)) == ["total", "queue", "a b"]

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from deployments.contract.settings import MIB
 from ensemble_interop.remote import client as errors
 from ensemble_interop.remote.config import LONGEST_MS, RemoteConfig
-from ensemble_serving.transports import NoResponse, Request, Response, ResponseTooLarge, Transport, connect
+from ensemble_serving.transports import NoResponse, Request, Response, ResponseTooLarge, Server, Transport, connect
 
 # Values in JSON besides the scores. To parse millions of others would hold the event loop up for seconds.
 MOST_VALUES = 128 * 1024
@@ -66,7 +66,7 @@ class Connection:
         # The certificate is for the host's name, though an address is called.
         config = self._config
         try:
-            return connect(
+            server = Server(
                 config.url,
                 timeout_s=LONGEST_MS / 1000,
                 ca_file=config.ca_file,
@@ -75,6 +75,7 @@ class Connection:
                 address=self._ip,
                 most_bytes=self._most_bytes,
             )
+            return connect(server)
         except OSError as err:
             raise errors.ServerError(str(err)) from err
 
