@@ -26,7 +26,7 @@ from ensemble_capacity.load.protocols import Classify, RequestBuilder
 from ensemble_capacity.load.search import Bracket, Trial, bracket
 from ensemble_capacity.serving import says_ready, started
 from ensemble_serving.transports import NoResponse
-from lab.benchmark.peer import DECLARED, PEERS, SHARED_CODE, TorchServe, grpc_form, python_of
+from lab.benchmark.peer import DECLARED, PEERS, SHARED_CODE, Posted, TorchServe, grpc_form, python_of
 from lab.benchmark.workloads import ROOT, Placement, Workload
 from lab.network import Machine
 from lab.sending import once
@@ -101,7 +101,7 @@ def peers() -> dict[str, System]:
     found = {}
     for name, declared in DECLARED.items():
         headers = declared.get("headers")
-        classify = Classify(declared.get("path", "/classify"), headers and tuple(headers.items()), declared.get("body"))
+        classify = Posted(declared.get("path", "/classify"), headers and tuple(headers.items()), declared.get("body"))
         forms: dict[str, RequestBuilder] = {"http": classify}
         if grpc := declared.get("grpc"):
             forms["grpc"] = TorchServe() if grpc == "torchserve" else grpc_form(declared.get("shape", (1,)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import cycle, zip_longest
+from itertools import cycle
 from pathlib import Path
 from random import Random
 
@@ -113,7 +113,8 @@ class Target:
         """Return requests without end, each with its image's label, or an empty one."""
         if self.repeats is not None:
             return ((self.protocol.request([each]), "") for each in partly_repeated(self.images, self.repeats))
-        return cycle(list(zip_longest(self.requests(), self.labels, fillvalue="")))
+        requests = list(self.requests())
+        return cycle(list(zip(requests, self.labels or [""] * len(requests), strict=True)))
 
 
 def marked(image: bytes, number: int) -> bytes:

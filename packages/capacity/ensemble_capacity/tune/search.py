@@ -12,7 +12,7 @@ from msgspec import Meta
 from ensemble_capacity.load.load import Arrivals, Closed
 from ensemble_capacity.load.search import CLOSE, MOST_CLIENTS, Trial, bracket, confirmed
 from ensemble_capacity.serving import loaded, only_application, serving
-from ensemble_capacity.tune.placements import Placement, placed, tuned
+from ensemble_capacity.tune.placements import Placement, placed
 from scripts import configuration
 
 # A rate is measured for so long, and the rate that is written is held for so long, seconds.
@@ -53,9 +53,15 @@ class Candidate:
 
     def config(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Make the Serve config with these settings."""
-        names = ("max_batch_size", "batch_wait_ms", "max_concurrent_batches")
-        moved = placed(config, self.placement, self.ingresses, self.nodes)
-        return tuned(moved, threads=self.threads, ingress={name: getattr(self, name) for name in names})
+        made = placed(config, self.placement, self.ingresses, self.nodes)
+        arguments = only_application(made)["args"]
+        batches = ("max_batch_size", "batch_wait_ms", "max_concurrent_batches")
+        arguments["ingress"] = (arguments.get("ingress") or {}) | {name: getattr(self, name) for name in batches}
+        for member in arguments["members"]:
+            member.pop("threads", None)
+            # A member on another server has no threads here.
+            member |= {} if self.threads is None else {"threads": self.threads}
+        return made
 
     def __str__(self) -> str:
         """Write the candidate."""

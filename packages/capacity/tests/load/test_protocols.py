@@ -31,12 +31,6 @@ def test_an_image_is_a_body_and_several_are_a_form():
     assert {part.get_param("name", header="content-disposition") for part in parts} == {"image"}
 
 
-def test_an_image_may_be_sent_within_a_text():
-    request = Classify("/predict", (("content-type", "application/json"),), '{"a": "BASE64"}').request([b"image"])
-    assert json.loads(request.body) == {"a": base64.b64encode(b"image").decode()}
-    assert request.headers == (("content-type", "application/json"),)
-
-
 @pytest.mark.parametrize(
     ("url", "name", "kind", "path"),
     [

@@ -15,7 +15,7 @@ import yaml
 from ensemble_capacity.load.load import Closed
 from ensemble_capacity.tune import __main__ as command
 from ensemble_capacity.tune import search
-from ensemble_capacity.tune.placements import placed, tuned
+from ensemble_capacity.tune.placements import placed
 from ensemble_capacity.tune.search import HELD, Candidate, Search, neighbours
 from packages.capacity.tests.plan.profiles import ROOT, application
 from scripts.configuration import check_arguments
@@ -43,9 +43,14 @@ def test_replicas_for_several_machines_fit_on_one():
 
 
 def test_settings_replace_those_that_were_there():
-    config = {"applications": [application(batch_wait_ms=2)]}
-    changed = tuned(config, threads=2, ingress={"max_batch_size": 4})["applications"][0]["args"]
-    assert changed["ingress"] == {"batch_wait_ms": 2, "max_batch_size": 4}
+    config = {"applications": [application(batch_wait_ms=2, timeout_ms=900)]}
+    changed = replace(FIRST, threads=2, batch_wait_ms=0, max_batch_size=4).config(config)["applications"][0]["args"]
+    assert changed["ingress"] == {
+        "timeout_ms": 900,
+        "batch_wait_ms": 0,
+        "max_batch_size": 4,
+        "max_concurrent_batches": 1,
+    }
     assert [member["threads"] for member in changed["members"]] == [2, 2]
     assert "threads" not in config["applications"][0]["args"]["members"][0]
 
