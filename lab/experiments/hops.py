@@ -27,8 +27,8 @@ from ensemble_capacity.load.records import DEGRADED
 from ensemble_capacity.serving import WARM_UP_S, serving
 from ensemble_capacity.trace.file import FOLDER
 from ensemble_capacity.trace.spans import RecordedSpan, read_traces
-from ensemble_capacity.tune.placements import placed
 from ensemble_serving.transports import NoResponse, Server, Transport, connect
+from lab.benchmark.placements import placed
 from lab.benchmark.workloads import photographs, workload
 from lab.experiments.experiment import declared
 from lab.pictures import Bar, Groups

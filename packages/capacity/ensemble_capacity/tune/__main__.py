@@ -88,7 +88,7 @@ def main(**given: Any) -> None:
     """Choose the settings of a configuration that answer the most requests at a p99, and write them.
 
     ensemble tune --p99-ms 50                                        # of configs/colocated.yaml, into tuned.yaml
-    ensemble tune my.yaml --p99-ms 50 --out fast.yaml --hold placement=inline max_batch_size=8
+    ensemble tune my.yaml --p99-ms 50 --out fast.yaml --hold replicas=1 max_batch_size=8
     ensemble tune my.yaml --p99-ms 50 --cores 1
 
     The command serves the configuration with every node in one process, and searches the highest rate that holds. Then
