@@ -23,7 +23,7 @@ from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
 from ensemble_capacity.load.machine import Processes
 from ensemble_capacity.load.measure import Duration, Row, measure
 from ensemble_capacity.load.protocols import Classify, RequestBuilder
-from ensemble_capacity.load.search import Bracket, Trial, bracket
+from ensemble_capacity.load.search import Trial, highest
 from ensemble_capacity.serving import says_ready, started
 from ensemble_serving.transports import NoResponse
 from lab.benchmark.peer import DECLARED, PEERS, SHARED_CODE, Posted, TorchServe, grpc_form, python_of
@@ -203,7 +203,7 @@ class Running:
             holds = not row.failed and row.percentiles_ms["p99"] <= TAIL * lone_ms
             return Trial(rate, row.requests_per_s, holds)
 
-        return bracket(at, 0.8 * most, known=Bracket(high=most)).low
+        return highest(at, 0.8 * most, most)
 
 
 def replicas_among(processes: Iterable[psutil.Process], deployment: str) -> list[psutil.Process]:

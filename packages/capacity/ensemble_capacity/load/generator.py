@@ -33,10 +33,9 @@ class Generator:
     def __init__(self, target: Target, mode: Mode) -> None:
         """Set the requests and the way to send them."""
         self._target, self._mode = target, mode
-        # A thread sets the last report, and appends to the others.
+        # A thread sets the last report, and appends records.
         self._last = Report(b"", 0.0, "", ended=False)
         self._parts: list[bytes] = []
-        self._cpu: list[tuple[float, float]] = []
 
     def __enter__(self) -> Self:
         """Start the process; raises ScriptError if it doesn't start."""
@@ -82,7 +81,6 @@ class Generator:
             while True:
                 report: Report = self._pipe.recv()
                 self._parts.append(report.records)
-                self._cpu.append((time.perf_counter(), report.cpu_s))
                 self._last = report
         # The process may have been killed.
         self._last = replace(self._last, ended=True)
@@ -101,13 +99,10 @@ class Generator:
         """What a failed request got; empty if none failed."""
         return self._last.first_error
 
-    def cpu_s(self, begin: float, end: float) -> float:
-        """Return the process' CPU time between two times, seconds, by the reports nearest to them."""
-        if not self._cpu:
-            return 0.0
-        first = min(self._cpu, key=lambda each: abs(each[0] - begin))
-        last = min(self._cpu, key=lambda each: abs(each[0] - end))
-        return (last[1] - first[1]) * (end - begin) / max(last[0] - first[0], 1e-9)
+    @property
+    def cpu_s(self) -> float:
+        """The process' CPU time since the load began, seconds."""
+        return self._last.cpu_s
 
     def run(self, seconds: float, tick: Callable[[], object] = lambda: None) -> None:
         """Wait until `seconds` after the begin, or until nothing more is sent."""

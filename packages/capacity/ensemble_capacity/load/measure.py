@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from ensemble_capacity.load.generator import Generator
 from ensemble_capacity.load.load import Closed, Mode, Target
-from ensemble_capacity.load.machine import Figures, Usage
+from ensemble_capacity.load.machine import Figures, Processes
 from ensemble_capacity.load.records import (
     DEGRADED,
     RIGHT,
@@ -202,7 +202,7 @@ def measure(target: Target, mode: Mode, duration: Duration, *, watched: bool = F
     Raises:
         ScriptError: the load generator did not start.
     """
-    usage = Usage(target.url) if watched else None
+    server = Processes.of(target.url) if watched else Processes(None)
     length = duration.warm_up_s + duration.seconds
     with Generator(target, mode) as generator, _bar(length, not watched) as bar:
 
@@ -210,10 +210,9 @@ def measure(target: Target, mode: Mode, duration: Duration, *, watched: bool = F
             bar.update(min(time.perf_counter() - generator.began, length) - bar.n)
 
         generator.run(duration.warm_up_s, tick)
-        if usage is not None:
-            usage.begin()
+        server.begin()
         generator.run(length, tick)
-        figures = Figures() if usage is None else usage.figures()
+        figures = server.figures()
         begin = generator.began + duration.warm_up_s
         end = min(begin + duration.seconds, time.perf_counter())
     found = generator.records()
@@ -224,7 +223,7 @@ def measure(target: Target, mode: Mode, duration: Duration, *, watched: bool = F
         target,
         mode,
         percentile=duration.percentile,
-        cpu_s=generator.cpu_s(begin, end),
+        cpu_s=generator.cpu_s * (end - begin) / (end - generator.began),
         stable=is_stable(found, begin, end),
         first_error=generator.first_error,
         server=figures,

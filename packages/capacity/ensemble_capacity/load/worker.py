@@ -42,7 +42,7 @@ class Report:
 
     Attributes:
         records: what became of requests since the last report, of `records.DTYPE`.
-        cpu_s: CPU time of the process so far, seconds.
+        cpu_s: CPU time of the process since the load began, seconds.
         first_error: what the first failed request got.
         ended: whether nothing more is sent: it was stopped, no request is left, or too many wait for the server.
     """
@@ -112,6 +112,7 @@ class Worker:
         begin: float = await asyncio.to_thread(self._pipe.recv)
         # Not by `add_reader`, which would make the pipe non-blocking for what is sent, too.
         threading.Thread(target=self._await_stop, args=(loop,), daemon=True).start()
+        self._cpu_before = time.process_time()
         reporting = loop.create_task(self._report_regularly())
         if isinstance(mode, Closed):
             closed_loop(self, mode, turns, begin)
@@ -143,7 +144,8 @@ class Worker:
             self._report(ended=False)
 
     def _report(self, ended: bool) -> None:
-        self._pipe.send(Report(bytes(self._records), time.process_time(), self._first_error, ended))
+        cpu_s = time.process_time() - self._cpu_before
+        self._pipe.send(Report(bytes(self._records), cpu_s, self._first_error, ended))
         self._records.clear()
 
     def send(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from scripts.errors import ScriptError
 
@@ -15,7 +14,8 @@ from scripts.errors import ScriptError
 ERROR = 2
 
 
-class RecordedSpan(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class RecordedSpan:
     """One span; times are microseconds since the epoch, ids are hexadecimal."""
 
     trace_id: str
@@ -36,7 +36,8 @@ class RecordedSpan(msgspec.Struct, frozen=True):
         return self.end_us - self.start_us
 
 
-class Trace(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Trace:
     """The spans of one trace, in order of their start."""
 
     trace_id: str

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from deployments.contract.names import INGRESS
 from ensemble_capacity.load.load import Arrivals, Closed
-from ensemble_capacity.load.search import CLOSE, MOST_CLIENTS, Trial, bracket, confirmed
+from ensemble_capacity.load.search import CLOSE, MOST_CLIENTS, Trial, confirmed, highest
 from ensemble_capacity.serving import loaded, only_application, serving
 from scripts import configuration
 
@@ -183,7 +183,7 @@ class Search:
             trials.append(self._trial(url, rate))
             return trials[-1]
 
-        low = bracket(at, first).low
+        low = highest(at, first)
         return Tried(candidate, min(trials, key=lambda each: (each.rate != low, each.p99_ms)))
 
     def _trial(self, url: str, rate: float, seconds: float = SECONDS, seed: int = 0) -> Trial:

@@ -54,7 +54,7 @@ def test_a_closed_loop_has_as_many_under_way_as_it_has_clients():
     assert quantile(latency_ms(found), 0.1) >= 20
     assert {asked.body for asked in server.asked} == set(target("").images)
     assert server.asked[0].headers["content-type"] == "image/jpeg"
-    assert load.cpu_s(load.began, load.began + 0.5) > 0
+    assert load.cpu_s > 0
     assert load.ended
 
 
