@@ -25,11 +25,10 @@ from ensemble_capacity.load.measure import Duration, Row, measure
 from ensemble_capacity.load.protocols import Classify, RequestBuilder
 from ensemble_capacity.load.search import Trial, highest
 from ensemble_capacity.serving import says_ready, started
-from ensemble_serving.transports import NoResponse
+from ensemble_serving.transports import NoResponse, once
 from lab.benchmark.peer import DECLARED, PEERS, SHARED_CODE, Posted, TorchServe, grpc_form, python_of
 from lab.benchmark.workloads import ROOT, Placement, Workload
 from lab.network import Machine
-from lab.sending import once
 from scripts.errors import ScriptError
 from scripts.serve.environment import switches
 from scripts.serve.ports import Port, check_ports

@@ -20,9 +20,8 @@ from ensemble_interop.remote.open_inference import infer_body, infer_message
 from ensemble_interop.remote.tensors import BYTES, Content
 from ensemble_interop.seldon import seldon_pb2 as seldon
 from ensemble_interop.tensorflow_serving import tensorflow_serving_pb2 as tf
-from ensemble_serving.transports import NoResponse, Request
+from ensemble_serving.transports import NoResponse, Request, once
 from lab.benchmark.workloads import changed
-from lab.sending import once
 from scripts.errors import ScriptError
 
 Pixels = NDArray[np.uint8]

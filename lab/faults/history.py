@@ -33,14 +33,13 @@ from openvino import opset13 as op
 
 from ensemble_models.options import POSITIVE, Command, file_options, option
 from ensemble_models.writing import write_metadata
-from ensemble_serving.transports import Request
+from ensemble_serving.transports import Request, once
 from lab.benchmark.workloads import changed, workload
 from lab.faults.campaign import fault_argument, parts, report
 from lab.faults.histories import PLANTED, History, Record, Violation, planted, violations
 from lab.faults.scenarios import KILL, SMALL, TWO_INGRESSES, TWO_OF_EACH, lose, roll, scale
 from lab.faults.stage import PAUSE_S, URL, Fault, InForce, Stage, stage
 from lab.rows import Row, Rows
-from lab.sending import once
 from scripts.errors import ScriptError
 
 CLIENTS, REQUESTS = 8, 10_000

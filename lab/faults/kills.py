@@ -29,12 +29,11 @@ from tqdm import tqdm
 
 from ensemble_capacity.serving import started
 from ensemble_models.options import COUNT, POSITIVE, Command, file_options, option
-from ensemble_serving.transports import NoResponse, Request
+from ensemble_serving.transports import NoResponse, Request, once
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT
 from lab.benchmark.workloads import ROOT, workload
 from lab.faults.campaign import report
 from lab.rows import Part, Row
-from lab.sending import once
 from scripts.errors import ScriptError
 from scripts.serve.cluster import leftovers
 

