@@ -82,7 +82,7 @@ class TaggedCounter:
             self.counts[self._tags.bounded(values)] += count
 
     def report(self) -> None:
-        """Report what was counted since the last report."""
+        """Report the counts since the last report."""
         counts = self.counts.copy()
         for values, count in (counts - self._reported).items():
             self._counter.inc(count, tags=self._tags.written(values))
