@@ -11,9 +11,8 @@ from deployments.observe.metrics import TaggedCounter
 from deployments.pipeline.member_client import Member
 from deployments.pipeline.pipeline import Pipeline
 from ensemble_features.record import PixelTap, ShadowInterceptor
-from ensemble_features.shadow.flow import Shadow, ShadowCounters, ShadowStats
+from ensemble_features.shadow.flow import Shadow, ShadowCounters, ShadowSettings, ShadowStats
 from ensemble_features.shadow.section import SECTION, ShadowSection, shadows
-from ensemble_features.shadow.settings import ShadowSettings
 from graph.feature import Feature, Site, Stage
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature

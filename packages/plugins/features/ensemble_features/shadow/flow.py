@@ -11,17 +11,27 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+from pydantic import Field
 
 from deployments.contract import clock
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from deployments.contract.payload import Images
 from deployments.contract.proportion import MakesCounts, Proportion, proportion
+from deployments.contract.settings import Schema
 from deployments.pipeline.member_client import Member
 from ensemble_features.record import Copied, Record, count_by_rightness
-from ensemble_features.shadow.settings import ShadowSettings
 
 logger = logging.getLogger("ray.serve")
+
+
+class ShadowSettings(Schema):
+    """How many images a shadow gets a copy of."""
+
+    share: float = Field(ge=0, le=1, description="share of the images that it gets")
+    max_queue_ms: float = Field(
+        100.0, ge=0, le=60_000, description="a batch in which an image has waited longer is not copied, ms"
+    )
 
 
 class Pairs(msgspec.Struct, frozen=True):

@@ -11,9 +11,8 @@ from deployments.observe.metrics import TaggedCounter
 from deployments.pipeline.member_client import Member
 from ensemble_features.record import PixelTap, Record, Trials
 from ensemble_features.shadow.feature import replaced
-from ensemble_features.shadow.flow import Pairs, Shadow, ShadowCounters
+from ensemble_features.shadow.flow import Pairs, Shadow, ShadowCounters, ShadowSettings
 from ensemble_features.shadow.section import shadows
-from ensemble_features.shadow.settings import ShadowSettings
 from graph.config import parse
 from tests.batches import batch
 
