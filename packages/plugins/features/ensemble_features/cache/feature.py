@@ -8,10 +8,11 @@ from typing import Any
 
 from ray.serve.metrics import Counter
 
+from deployments.contract.counting import TaggedCounter
 from deployments.contract.nodes import Node
 from deployments.ingress.protocol import Served, Service
 from deployments.members.arithmetic import arithmetic
-from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
+from deployments.observe.metrics import TaggedGauge, report_periodically
 from ensemble_features.cache.flow import Cache
 from ensemble_features.cache.stores import CacheSettings, Store, open_store
 from graph.feature import Feature, Site, Stage

@@ -7,7 +7,6 @@ from typing import Any
 from deployments.contract.member import MemberConfig
 from deployments.contract.nodes import Node
 from deployments.ingress.protocol import Report
-from deployments.observe.metrics import TaggedCounter
 from deployments.pipeline.member_client import Member
 from deployments.pipeline.pipeline import Pipeline
 from ensemble_features.record import PixelTap, ShadowInterceptor
@@ -31,7 +30,7 @@ class Shadows(Feature):
     sections = (ShadowSection,)
 
     def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, site: Site) -> None:
-        counted, members = ShadowCounters(TaggedCounter), {member.name: member for member in config.members}
+        counted, members = ShadowCounters(), {member.name: member for member in config.members}
         keys = {name: agreed.preprocessing[name].key for name in shadows(config)}
         made = [
             Shadow(
