@@ -52,7 +52,7 @@ class Choice:
 
     @cached_property
     def methods(self) -> Sequence[str]:
-        """The methods to choose among; none, and so members by themselves, where no gain is expected on other images."""
+        """The methods to choose among; none, and so single members, where other images are not expected to gain."""
         expects_gain = expected(self.panel, self.limits).gain.mean > 0
         return METHODS if expects_gain or self.limits.min_top1 else ()
 
