@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter as Tally
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
@@ -12,10 +11,12 @@ from msgspec import Meta
 
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
+from deployments.contract.counting import TaggedCounter
 from deployments.contract.nodes import Node
 from deployments.contract.proportion import Proportion, proportion
 from deployments.ingress.protocol import Report, Served, Service
-from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
+from deployments.observe.metrics import TaggedGauge, report_periodically
+from deployments.observe.observer import Watcher
 from ensemble_features.cascade.audit import Audit, interval
 from ensemble_features.cascade.flow import Cascade, LoadState
 from ensemble_features.cascade.section import CascadeSection
@@ -71,11 +72,7 @@ def exit_stats(members: Sequence[str], exit_at: Sequence[float], audit: Audit | 
     }
 
 
-# The field of what `/stats` reports.
-NAME = "cascade"
-
-
-class Exits:
+class Exits(Watcher):
     """Counts the members at which images exit, and the images for which fewer members were called."""
 
     def __init__(self) -> None:
@@ -87,16 +84,13 @@ class Exits:
             TaggedCounter("ensemble_cascade_eased", "The older name of `ensemble_cascade_load_shed`, until 0.3.0."),
         )
 
-    def request(self, outcome: str, seconds: float) -> None:
-        """Count nothing of a request."""
-
     def batch(self, batch: Batch[Sequence[Answer]], queue_wait_s: float) -> None:
         """Count the images of an answered batch."""
-        answers = [answer.classification for answer in batch.payload]
-        for counter in self._load_shed:
-            counter.add(count=sum(bool(answer.load_shed) for answer in answers))
-        for name, count in Tally(answer.asked[-1] for answer in answers if answer.asked).items():
-            self._exits.add(name, count=count)
+        for answer in batch.payload:
+            for counter in self._load_shed:
+                counter.add(count=bool(answer.classification.load_shed))
+            if asked := answer.classification.asked:
+                self._exits.add(asked[-1])
 
 
 class Cascading(Feature):
@@ -113,10 +107,9 @@ class Cascading(Feature):
         early, exit_at, audited = self._settings.order[:-1], self._settings.exit_at, self._settings.audit
         self._audit: Audit | None = None
         if audited is not None:
-            bounds = audited.share, audited.at_most, audited.tighten
-            self._audit = Audit(early, exit_at, *bounds, TaggedCounter)
+            self._audit = Audit(early, exit_at, audited.share, audited.at_most, audited.tighten)
             follow_audit(self._audit)
-        self.reports = {NAME: Report(dict[str, ExitStats], partial(exit_stats, early, exit_at, self._audit))}
+        self.reports = {"cascade": Report(dict[str, ExitStats], partial(exit_stats, early, exit_at, self._audit))}
 
     def wrap(self, stage: Stage, node: Node[Any, Any]) -> Node[Any, Any]:
         """Put the cascade in place of the node that calls all members."""

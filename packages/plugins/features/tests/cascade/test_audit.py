@@ -5,7 +5,6 @@ import pytest
 from pydantic import ValidationError
 
 from deployments.contract.item import Item
-from deployments.observe.metrics import TaggedCounter
 from ensemble_features.cascade.audit import FEWEST, WINDOW, Audit, interval
 from ensemble_features.cascade.feature import exit_stats
 from ensemble_features.cascade.flow import Stage
@@ -14,7 +13,7 @@ from tests.batches import batch
 
 
 def audit(exit_at=(0.5, 0.6), share=1.0, at_most=None, tighten=False):
-    return Audit(("a", "b"), exit_at, share, at_most, tighten, TaggedCounter, seed=0)
+    return Audit(("a", "b"), exit_at, share, at_most, tighten, seed=0)
 
 
 def test_a_share_of_the_exits_is_drawn():
@@ -82,7 +81,7 @@ def test_a_stage_that_is_never_right_ends_nothing_any_more():
 def test_exits_that_are_equally_sure_leave_no_more_once_the_threshold_has_risen_above_them(sure):
     found = audit(at_most=0.01, tighten=True)
     scores = np.array([[sure, 0]], np.float32)
-    stage = Stage(batch({"a": scores}, Item()), [0], batch(scores, Item()))
+    stage = Stage(batch({"a": scores}, Item()), batch(scores, Item()), [0])
     for _ in range(3 * FEWEST):
         found.note(0, float(sure), True)
     assert (stage.sure(found.exit_at[0]), stage.exits(found.exit_at[0])) == ([], {})
