@@ -57,12 +57,13 @@ class Classify(Protocol):
         asked = headers.with_options(in_query, request.headers)
         # Before a byte of the body is read.
         async with ingress.admission.arriving(asked, call.caller) as arrival:
-            limit = bodies.of_image(ingress.settings, service.max_image_bytes)
+            limit = bodies.of_image(ingress.admission.settings, service.max_image_bytes)
             declared = bodies.media_type(request.headers)
             if declared == FORM_TYPE:
                 images = await forms.images(request, ingress.admission, arrival, limit)
+            elif not bodies.IMAGE_TYPES.fullmatch(declared):
+                raise bodies.no_image(declared)
             else:
-                bodies.check_image_type(declared)
                 # A body that came in one piece is not copied.
                 images = [b"".join([chunk async for chunk in bodies.bounded(request, limit, arrival)])]
         # The parts of a form that are images; the others are errors already.

@@ -154,14 +154,14 @@ class Ingress:
     ) -> Self:
         """Make an ingress of encoded images."""
         admission, execution = AdmissionController(settings), Execution(graph, observer.batch)
-        queue = Queue(execution, lambda: admission.settings, probe)
+        queue = Queue(execution, partial(getattr, admission, "settings"), probe)
         return cls(admission, execution, queue, class_count, observer)
 
     def of_pixels(self, member: Graph) -> Ingress:
         """Make an ingress of one member's pixels, which share the admission of this ingress."""
         execution = Execution(member, partial(self.observer.batch, of_ensemble=False))
         # Pixels have no header, whatever they begin with, and nothing of them is decoded.
-        queue = Queue(execution, lambda: self.settings, lambda _: ImageProbe(is_plain=True))
+        queue = Queue(execution, partial(getattr, self.admission, "settings"), lambda _: ImageProbe(is_plain=True))
         return Ingress(self.admission, execution, queue, self._class_count, self.observer)
 
     @property

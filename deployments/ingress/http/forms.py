@@ -9,9 +9,17 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from deployments.contract.errors import EnsembleError, InvalidParameter, UnsupportedMediaType
+from deployments.contract.errors import EnsembleError, InvalidParameter
 from deployments.ingress.admission import AdmissionController
-from deployments.ingress.http.bodies import Limit, bounded, check_image_type, declared_bytes, media_type, of_request
+from deployments.ingress.http.bodies import (
+    IMAGE_TYPES,
+    Limit,
+    bounded,
+    declared_bytes,
+    media_type,
+    no_image,
+    of_request,
+)
 from deployments.ingress.http.content_encoding import MOST_AT_ONCE
 from deployments.ingress.uploads import Upload
 
@@ -121,9 +129,7 @@ async def images(
 async def _part(part: UploadFile | str, limit: Limit) -> bytes | EnsembleError:
     if isinstance(part, str):
         return InvalidParameter("the part 'image' is a text field; send the file itself, with a filename")
-    try:
-        check_image_type(media_type(part.headers))
-    except UnsupportedMediaType as err:
-        return err
+    if not IMAGE_TYPES.fullmatch(declared := media_type(part.headers)):
+        return no_image(declared)
     content = await part.read()
     return limit.error("the image has more bytes") if len(content) > limit.most else content
