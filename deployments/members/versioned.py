@@ -20,7 +20,7 @@ from deployments.contract.settings import Schema
 from deployments.members.local import LoadedModel, LocalMember
 from deployments.repository.address import RepositoryAddress
 from deployments.repository.errors import ModelError, Unreachable
-from deployments.repository.repository import Model, Stamp
+from deployments.repository.repository import METADATA, Model, Stamp
 
 logger = logging.getLogger("ray.serve")
 
@@ -96,7 +96,7 @@ class VersionedModel:
         # Loaded, and swapped in by the next batch, on the event loop.
         self._next: Version | None = None
         # Whatever the policy, a version that is wanted may be refused until it is mended, or out of reach for a while.
-        _poll(self)
+        _poll(self, self._repository.poll_interval_s)
 
     def _load_first(self, repository: RepositoryAddress) -> Version:
         if self._config.version_policy != "latest":
@@ -115,11 +115,6 @@ class VersionedModel:
                 self._refuse(version, err)
                 error = error or ConfigurationError(f"members: {self.name!r}: {err}")
         raise error or ConfigurationError(f"members: {self.name!r}: no version of {self._model_name!r}")
-
-    @property
-    def poll_interval_s(self) -> float:
-        """The time between two looks for new versions, seconds."""
-        return self._repository.poll_interval_s
 
     @property
     def version(self) -> int:
@@ -185,15 +180,21 @@ class VersionedModel:
     def _update(self, settled: bool) -> None:
         with self._changing:
             wanted = self._wanted_version()
-            if wanted == self.version or self._is_refused(wanted):
+            if (wanted == self.version and self._repository.is_atomic) or self._is_refused(wanted):
                 return
             stamp = self._stamp(wanted)
+            if wanted == self.version:
+                self._report_change(stamp)
+                return
             is_complete = settled or self._seen.get(wanted) == stamp
             self._seen[wanted] = stamp
             if not is_complete:
                 return
             try:
-                loaded = self._load_checked(self._repository.find(self._model_name, wanted))
+                model = self._repository.find(self._model_name, wanted)
+                if self._settings.version is None and self._serving.model.metadata and not model.metadata:
+                    raise ModelError(f"it has no {METADATA}, which version {self.version} has")
+                loaded = self._load_checked(model)
             except Unreachable:
                 # That is not the version's fault: it is tried again.
                 raise
@@ -203,6 +204,13 @@ class VersionedModel:
                 return
             logger.info("member %r: version %d is loaded, after version %d", self.name, wanted, self.version)
             self._next = loaded
+
+    def _report_change(self, stamp: Stamp) -> None:
+        """Log that files of the version in service have changed."""
+        if self._seen.setdefault(self.version, stamp) != stamp:
+            changed = "member %r: files of version %d changed, and it answers as it was loaded; make them a new version"
+            logger.error(changed, self.name, self.version)
+            self._seen[self.version] = stamp
 
     def _wanted_version(self) -> int:
         """Return the version to serve: the settings' one, or by the policy the highest one, or the first one."""
@@ -239,9 +247,9 @@ class VersionedModel:
         )
 
 
-def _poll(member: VersionedModel) -> None:
+def _poll(member: VersionedModel, interval_s: float) -> None:
     """Look for new versions from a thread, for as long as the member exists."""
-    reference, interval_s = weakref.ref(member), member.poll_interval_s
+    reference = weakref.ref(member)
 
     def poll() -> None:
         while True:

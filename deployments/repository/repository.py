@@ -219,11 +219,6 @@ def remember_rollback(root: Path, name: str, version: int, why: str) -> None:
             stream.write(f"{version} {' '.join(why.split())}\n")
 
 
-def served_without_version(root: Path, name: str) -> int | None:
-    """Return the highest version that was not rolled back, which a member without `version` serves; None if none is."""
-    return max(set(versions(root, name)) - rolled_back(root, name).keys(), default=None)
-
-
 def find(root: Path, name: str, version: int | None = None) -> Model:
     """Find a model; without a version, the highest that was not rolled back.
 
@@ -236,7 +231,7 @@ def find(root: Path, name: str, version: int | None = None) -> Model:
             raise ModelError(f"there is no folder {root.absolute()}, in which model {name!r} would be")
         known = sorted(entry.name for entry in root.iterdir() if versions(root, entry.name))
         raise ModelError(f"no model {name!r} in the repository {root}; it has {known or 'none'}")
-    chosen = served_without_version(root, name) if version is None else version
+    chosen = max(set(available) - rolled_back(root, name).keys(), default=None) if version is None else version
     if chosen is None:
         raise ModelError(
             f"every version of model {name!r} was rolled back; name one, or edit {root / name / ROLLED_BACK}"
