@@ -63,7 +63,7 @@ class Execution:
         self.statistics = Statistics()
         self.missing: Mapping[str, str] = {}
 
-    async def __call__(self, queued: Sequence[Queued], deliver: Deliver[AnswerOrError]) -> None:
+    async def __call__(self, queued: Sequence[Queued], deliver: Deliver) -> None:
         """Execute the graph on a batch, and deliver each image's outcome as soon as it is there."""
         start_ns = clock.now_ns()
         image_traces = [each.image_trace for each in queued]
@@ -280,7 +280,7 @@ def _note(span: Span, outcomes: Sequence[AnswerOrError]) -> None:
 def _deliver(
     image_traces: Sequence[ImageTrace],
     start_ns: int,
-    deliver: Deliver[AnswerOrError],
+    deliver: Deliver,
     positions: Sequence[int],
     part: Answered,
 ) -> None:
