@@ -31,8 +31,8 @@ from deployments.pipeline.member_client import Member, Members
 from ensemble_features.cache.stores import open_store
 from ensemble_features.cascade.feature import Cascading
 from ensemble_features.cascade.flow import LoadState
-from ensemble_features.loading.settings import LoadingSettings
-from ensemble_features.shadow.settings import ShadowSettings
+from ensemble_features.loading.flow import LoadingSettings
+from ensemble_features.shadow.flow import ShadowSettings
 from ensemble_interop.remote.calls import connect_to
 from ensemble_interop.remote.client import CallError
 from ensemble_interop.remote.tensors import TensorSettings, bind, convert_pixels
