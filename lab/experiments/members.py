@@ -1,8 +1,8 @@
 """The ensemble beside each of its members alone: p50 and p99 of a request, in one process and in separate ones.
 
 Every model computes with one thread, alone and in the ensemble, so that the members of an ensemble compute at the same
-time if there is a core for each. What the ensemble adds is compared with its slowest member, with the same clients and
-in the same placement.
+time if there is a core for each. The ensemble is compared with its slowest member, with the same clients and in the
+same placement.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def parts(seconds: float) -> Sequence[Part]:
 
 
 def shown(rows: Rows) -> Rows:
-    """Add what the ensemble's latencies are more than those of its slowest member; a negative figure is less."""
+    """Add by how much the ensemble's latencies exceed its slowest member's; a negative figure is less."""
     alone: dict[tuple[str, int], Row] = {}
     for row in measured(rows):
         key = row["placement"], row["clients"]
