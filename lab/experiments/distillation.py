@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from deployments.members.openvino_autotune import cpu_ms
 from deployments.repository.repository import DEFAULT_ROOT, Model, find
-from ensemble_models import costs as cost
 from ensemble_models.dataset import Dataset, truth_of
 from ensemble_models.prediction import predict
 from ensemble_models.statistics import top1
@@ -108,8 +108,8 @@ class School:
         _, judging = self._dataset.hold_out(JUDGED)
         assert judging is not None
         answers = np.mean(predict(models, judging), axis=0)
-        cpu_ms = sum(each.median for each in cost.costs(models))
-        return {"top1": top1(answers, truth_of(models, judging)), "cpu_ms": cpu_ms}
+        cost = sum(cpu_ms(models))
+        return {"top1": top1(answers, truth_of(models, judging)), "cpu_ms": cost}
 
 
 def students() -> list[Student]:

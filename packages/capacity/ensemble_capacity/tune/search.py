@@ -132,7 +132,7 @@ class Search:
         return [self._promised(best), *tried]
 
     def _along(self, name: str, values: Iterable[Any], best: Tried, tried: list[Tried]) -> Tried:
-        """Give a setting one value after the other while that holds more; add what is not the best to `tried`."""
+        """Give a setting one value after the other while that holds more; add the other values to `tried`."""
         for value in values:
             found = self._challenge(replace(best.candidate, **{name: value}), best.trial)
             if not found.trial.is_better(best.trial):
