@@ -109,9 +109,8 @@ def notes(rows: Rows) -> list[str]:
             continue
         least = min(fixed, key=lambda row: row["replica_s"])
         share = 100 * own["replica_s"] / least["replica_s"]
-        told.append(
-            f"{trace}: the shipped configuration uses {share:.0f} % of the replica-seconds of {least['policy']}."
-        )
+        used = f"the shipped configuration uses {share:.0f} % of the replica-seconds of {least['policy']}"
+        told.append(f"{trace}: {used}, the fewest with no more late requests.")
     return told
 
 
