@@ -121,12 +121,12 @@ async def form(client):
     return response.status_code, counted.get("execution_count")
 
 
-def crowded(image=JPEG, by=ANYONE, headers=None, **taken):
+def crowded(image=JPEG, by=ANYONE, headers=None, pixels=0, **taken):
     """Send an image while others have these places: the status, and when to come again."""
 
     async def see(client):
         admission = client.replica._ingress.admission
-        with admission.admitted(**{"images": 1, "size": 0, **taken}, by=by):
+        with admission.admitted(**{"images": 1, "size": 0, **taken}, by=by), admission.isolated(pixels):
             admission.refusal("another client was refused", Caller("another"))
             response = await client.post("/classify", content=image, headers=headers)
         return response.status_code, response.headers.get("retry-after")
