@@ -25,12 +25,27 @@ OF_ITS_OWN = "so that each class has a probability of its own, and a member's cl
 # As OpenVINO and Python write it.
 YES = ("YES", "True", "true", "1")
 RESIZE_TYPES = {"standard": "stretch", "crop": "crop", "fit_to_window_letterbox": "letterbox"}
+# What a processor of transformers does and `processor` reads; pixels are RGB in any case.
+STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_flip_channel_order", "do_convert_rgb"}
 # From this side on ConvNeXT's processor stretches; LeViT's resizes to 256 of 224 pixels.
 STRETCHED, LEVIT = 384, 256 / 224
 
 
 def read(said: Description) -> Iterator[Fact]:
-    """Read the facts of a description, by the fields that tell its form; none of an unknown form."""
+    """Read the facts of a description, by the fields that tell its form; none of an unknown form.
+
+    Raises:
+        ModelError: a field has a value that the exporter does not write, or the model is no classifier.
+    """
+    try:
+        yield from _read(said)
+    except ModelError:
+        raise
+    except (TypeError, ValueError, KeyError, ArithmeticError) as err:
+        raise ModelError(f"{said.where} is not understood: {err}") from err
+
+
+def _read(said: Description) -> Iterator[Fact]:
     if said.get("task") is not None and said.get("names") is not None:
         yield from ultralytics(said)
     if said.get("pretrained_cfg") is not None:
@@ -95,8 +110,13 @@ def processor(said: Description) -> Iterator[Fact]:
     elif isinstance(resized, int) and said.get("crop_pct"):
         resized = int(resized / said.get("crop_pct"))
     yield from framing(resized, cropped, f"{said.where}: size, crop_size")
+    for step in said.fields:
+        if step.startswith("do_") and said.get(step) is True and step not in STEPS:
+            yield Fact("resize", None, f"{said.where}: {step} is a step that is not read")
     factor = said.get("rescale_factor", 1 / WHITE) if said.get("do_rescale", True) else 1.0
     has_mean = said.get("do_normalize", said.get("image_mean") is not None)
+    if has_mean and (said.get("image_mean") is None or said.get("image_std") is None):
+        yield Fact("mean", None, f"{said.where} normalizes, but does not have image_mean and image_std")
     mean, std = (
         numbers(said.get(key, plain)) if has_mean else (plain,) * 3
         for key, plain in (("image_mean", 0.0), ("image_std", 1.0))

@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from deployments.repository.errors import ModelError
 from ensemble_models.exporters.facts import WHITE, Description, Fact, framing, interpolation, numbers, scaling
 
 PRESET = "ImageClassification"
-STEP = re.compile(r"^\s*(\w+)\((.*)\)\s*$", re.MULTILINE)
+# `torch.nn.Sequential` numbers its steps.
+STEP = re.compile(r"^\s*(?:\(\d+\): )?(\w+)\((.*)\)\s*$", re.MULTILINE)
 FIELD = re.compile(r"(\w+)=(?:tensor\()?(\[[^\]]*\]|\([^)]*\)|[\w.+-]+)")
 # Steps that change no pixel, and those that make pixels from 0 to 1 of pixels from 0 to 255.
 PLAIN = frozenset({"Compose", "PILToTensor", "ToImage", "RGB", "ToPureTensor", "MaybePILToTensor"})
@@ -25,6 +27,8 @@ def transforms(text: str, where: str) -> Iterator[Fact]:
     """
     is_preset = text.lstrip().startswith(PRESET)
     steps = [(PRESET, text)] if is_preset else STEP.findall(text)
+    if not {name for name, _ in steps} - PLAIN:
+        raise ModelError(f"{where} has no step on a line of its own, as Python prints `print(transforms)`")
     resized: Any = None
     cropped: Any = None
     factor, mean, std = 1.0, (0.0,) * 3, (1.0,) * 3
@@ -33,6 +37,8 @@ def transforms(text: str, where: str) -> Iterator[Fact]:
         if name in {PRESET, "Resize"}:
             resized = said.get("resize_size", said.get("size"))
             yield from said.facts({"interpolation": ("interpolation", interpolation)})
+            if said.get("max_size") is not None:
+                yield Fact("resize", None, f"{where}: max_size of Resize is not read")
         if name in {PRESET, "CenterCrop"}:
             cropped = said.get("crop_size", said.get("size"))
         if name in {PRESET, "Normalize"}:
