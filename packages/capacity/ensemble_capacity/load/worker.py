@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import itertools
 import os
 import struct
 import sys
@@ -24,8 +23,6 @@ from ensemble_serving.transports import NoResponse, Request, Response, ResponseT
 
 # Between two reports.
 REPORT_S = 0.2
-# Of so many responses the `Server-Timing` of one is kept.
-TIMED = 32
 PACK = struct.Struct(LAYOUT).pack
 # An open loop ends by itself when so many requests wait for the server: more would only take memory.
 MOST_UNDER_WAY = 20_000
@@ -40,31 +37,19 @@ Turns = Iterator[tuple[Request, str]]
 
 
 @dataclass(frozen=True)
-class Job:
-    """One process' part of a load."""
-
-    target: Target
-    mode: Mode
-    part: int
-    parts: int
-
-
-@dataclass(frozen=True)
 class Report:
     """What a worker reports.
 
     Attributes:
         records: what became of requests since the last report, of `records.DTYPE`.
-        cpu_s: CPU time of the process so far, seconds.
+        cpu_s: CPU time of the process since the load began, seconds.
         first_error: what the first failed request got.
-        timings: some `Server-Timing` headers since the last report.
         ended: whether nothing more is sent: it was stopped, no request is left, or too many wait for the server.
     """
 
     records: bytes
     cpu_s: float
     first_error: str
-    timings: tuple[str, ...]
     ended: bool
 
 
@@ -98,28 +83,26 @@ class Alarm:
 
 
 def main() -> None:
-    """Run as a process: take the job, report that all is prepared, send from the time that comes until more comes."""
+    """Run as a process: take the load, report that all is prepared, send from the time that comes until more comes."""
     pipe = Connection(int(sys.argv[1]))
     # It takes half of the CPU that asyncio's own loop takes.
-    uvloop.run(Worker(pipe.recv(), pipe).run())
+    uvloop.run(Worker(pipe, *pipe.recv()).run())
 
 
 class Worker:
     """Sends requests and notes what becomes of each, until it is stopped."""
 
-    def __init__(self, job: Job, pipe: Connection) -> None:
-        self._job, self._pipe = job, pipe
+    def __init__(self, pipe: Connection, target: Target, mode: Mode) -> None:
+        self._target, self._mode, self._pipe = target, mode, pipe
         self._records = bytearray()
-        self._timings: list[str] = []
         self._first_error = ""
-        self._count = 0
         self.stopped, self.under_way = False, 0
 
     async def run(self) -> None:
         """Send and report, from begin to end."""
-        job, loop = self._job, asyncio.get_running_loop()
-        turns = job.target.turns(job.part, job.parts)
-        self._transport = job.target.connect(job.mode.concurrency if isinstance(job.mode, Closed) else None)
+        # Made before the first one is due.
+        mode, turns, loop = self._mode, self._target.turns(), asyncio.get_running_loop()
+        self._transport = self._target.connect(mode.concurrency if isinstance(mode, Closed) else None)
         self._over = asyncio.Event()
         # A collection of garbage would be a pause in which nothing is sent, and no circles are made here.
         gc.collect()
@@ -129,11 +112,12 @@ class Worker:
         begin: float = await asyncio.to_thread(self._pipe.recv)
         # Not by `add_reader`, which would make the pipe non-blocking for what is sent, too.
         threading.Thread(target=self._await_stop, args=(loop,), daemon=True).start()
+        self._cpu_before = time.process_time()
         reporting = loop.create_task(self._report_regularly())
-        if isinstance(job.mode, Closed):
-            closed_loop(self, job.mode, turns, begin, len(range(job.part, job.mode.concurrency, job.parts)))
+        if isinstance(mode, Closed):
+            closed_loop(self, mode, turns, begin)
         else:
-            open_loop(self, job.mode, turns, begin, slice(job.part, None, job.parts))
+            open_loop(self, mode, turns, begin)
         await self._over.wait()
         reporting.cancel()
         await self._transport.close()
@@ -160,10 +144,9 @@ class Worker:
             self._report(ended=False)
 
     def _report(self, ended: bool) -> None:
-        records, cpu_s = bytes(self._records), time.process_time()
-        self._pipe.send(Report(records, cpu_s, self._first_error, tuple(self._timings), ended))
+        cpu_s = time.process_time() - self._cpu_before
+        self._pipe.send(Report(bytes(self._records), cpu_s, self._first_error, ended))
         self._records.clear()
-        self._timings.clear()
 
     def send(
         self, request: Request, label: str, due: float, then: Callable[[Response | None], None], flags: int = 0
@@ -185,7 +168,7 @@ class Worker:
     def _note(
         self, response: Response | None, error: BaseException | None, label: str, due: float, began: float, flags: int
     ) -> None:
-        batch = self._job.target.batch
+        batch = self._target.batch
         if response is None:
             if not isinstance(error, NoResponse):
                 raise RuntimeError("a transport failed") from error
@@ -194,21 +177,15 @@ class Worker:
             self._records += PACK(due, began, time.perf_counter(), status, flags, batch)
             return
         if response.ok:
-            flags |= self._job.target.protocol.seen(response.body, label)
+            flags |= self._target.protocol.seen(response.body, label)
         if not response.ok or flags & FAILED:
             self._first_error = self._first_error or f"{response.status} {response.body[:300].decode(errors='replace')}"
         self._records += PACK(due, response.sent, response.at, response.status, flags, batch)
-        self._count += 1
-        if self._count % TIMED == 0 and (timing := response.header("server-timing")):
-            self._timings.append(timing)
 
 
-def open_loop(sender: Worker, arrivals: Arrivals, turns: Turns, begin: float, part: slice) -> None:
-    """Send each request when it is due, whatever becomes of the others.
-
-    The first is due at `begin`, seconds of `time.perf_counter`; `part` says which of the arrivals are sent here.
-    """
-    offsets = itertools.islice(arrivals.offsets(), part.start, part.stop, part.step)
+def open_loop(sender: Worker, arrivals: Arrivals, turns: Turns, begin: float) -> None:
+    """Send each request when it is due, whatever becomes of the others; the first is due at `begin`."""
+    offsets = arrivals.offsets()
     following = next(offsets, None)
 
     def send_due() -> None:
@@ -227,14 +204,11 @@ def open_loop(sender: Worker, arrivals: Arrivals, turns: Turns, begin: float, pa
     alarm.set(begin)
 
 
-def closed_loop(sender: Worker, mode: Closed, turns: Turns, begin: float, clients: int) -> None:
+def closed_loop(sender: Worker, mode: Closed, turns: Turns, begin: float) -> None:
     """Start clients, each of which sends its next request when it has the response to its last."""
-    loop = asyncio.get_running_loop()
-    for _ in range(clients):
+    for _ in range(mode.concurrency):
         # asyncio's clock and ours are the same one.
-        loop.call_at(begin, _Client(sender, mode, turns).send_next)
-    if not clients:
-        sender.stop()
+        asyncio.get_running_loop().call_at(begin, _Client(sender, mode, turns).send_next)
 
 
 class _Client:

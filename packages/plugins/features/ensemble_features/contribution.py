@@ -11,10 +11,10 @@ from msgspec import Meta
 
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
+from deployments.contract.counting import TaggedCounter
 from deployments.contract.item import Item
 from deployments.contract.proportion import Proportion, proportion
 from deployments.ingress.protocol import Report, Served, Service
-from deployments.observe.metrics import TaggedCounter
 from deployments.observe.observer import Watcher
 from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
 from ensemble_features.feedback.store import FeedbackSettings

@@ -11,8 +11,9 @@ from typing import Any
 
 from ray.serve.config import AutoscalingContext
 
+from deployments.contract.counting import TaggedCounter
 from deployments.contract.errors import ConfigurationError
-from deployments.observe.metrics import TaggedCounter
+from deployments.observe.metrics import report_counters
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,7 @@ class LatencyTarget:
                 "scaled",
                 "reason",
             )
+            report_counters()
         self._decisions.add(deployment, reason)
 
     def _warn(self, deployment: str, reason: str, text: str) -> None:

@@ -147,8 +147,9 @@ class TensorFlowServingHttp:
         asked = headers.with_options(options.DEFAULT, request.headers)
         sent, began = await self._read(request, call, asked, ClassifyRequest)
         self._ingress.admission.check_count(len(sent.examples))
-        given = (sent.context, *sent.examples)
-        context, *examples = [None if each.image is None else _image(each.image) for each in given]
+        given = [each.image for each in (sent.context, *sent.examples)]
+        images = iter(base64_images.decoded([image.b64 for image in given if image is not None]))
+        context, *examples = [None if image is None else next(images) for image in given]
         return plain({"results": await self._servable.classify(examples, context, asked, call, began)})
 
     async def _read(self, request: Request, call: Call, asked: Options, model: type[R]) -> tuple[R, float]:
@@ -164,11 +165,6 @@ def _route(method: str, handler: Handler, summary: str, *answers: Any, body: Any
     title = f"TensorFlow Serving's API: {summary}"
     asked = {"application/json": body} if body else {}
     return Route(method, handler, title, answers, errors, AS_MESSAGE, body=asked, observed=bool(body))
-
-
-def _image(given: Encoded) -> bytes:
-    [image] = base64_images.decoded([given.b64])
-    return image
 
 
 def _text(row: Row) -> str:
