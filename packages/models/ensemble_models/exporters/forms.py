@@ -110,9 +110,9 @@ def processor(said: Description) -> Iterator[Fact]:
     elif isinstance(resized, int) and said.get("crop_pct"):
         resized = int(resized / said.get("crop_pct"))
     yield from framing(resized, cropped, f"{said.where}: size, crop_size")
-    for step in said.fields:
-        if step.startswith("do_") and said.get(step) is True and step not in STEPS:
-            yield Fact("resize", None, f"{said.where}: {step} is a step that is not read")
+    for name in said.fields:
+        if name.startswith("do_") and said.get(name) is True and name not in STEPS:
+            yield Fact("resize", None, f"{said.where}: {name} is a step that is not read")
     factor = said.get("rescale_factor", 1 / WHITE) if said.get("do_rescale", True) else 1.0
     has_mean = said.get("do_normalize", said.get("image_mean") is not None)
     if has_mean and (said.get("image_mean") is None or said.get("image_std") is None):
