@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +31,14 @@ RESIZE_TYPES = {"standard": "stretch", "crop": "crop", "fit_to_window_letterbox"
 STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_flip_channel_order", "do_convert_rgb"}
 # From this side on ConvNeXT's processor stretches; LeViT's resizes to 256 of 224 pixels.
 STRETCHED, LEVIT = 384, 256 / 224
+
+PRESET = "ImageClassification"
+# `torch.nn.Sequential` numbers its steps.
+STEP = re.compile(r"^\s*(?:\(\d+\): )?(\w+)\((.*)\)\s*$", re.MULTILINE)
+FIELD = re.compile(r"(\w+)=(?:tensor\()?(\[[^\]]*\]|\([^)]*\)|[\w.+-]+)")
+# Steps that change no pixel, and those that make pixels from 0 to 1 of pixels from 0 to 255.
+PLAIN = frozenset({"Compose", "PILToTensor", "ToImage", "RGB", "ToPureTensor", "MaybePILToTensor"})
+SCALING = frozenset({"ToTensor", "MaybeToTensor", "ConvertImageDtype", "ToDtype"})
 
 
 def read(said: Description) -> Iterator[Fact]:
@@ -184,3 +194,47 @@ def _of_pytorch(where: str, *but: str) -> Iterator[Fact]:
     """State what holds for every model of a library for PyTorch."""
     facts = {"order": "RGB", "layout": "NCHW"}
     yield from (Fact(name, value, where) for name, value in facts.items() if name not in but)
+
+
+def transforms(text: str, where: str) -> Iterator[Fact]:
+    """Read the transforms of torchvision or timm as `str(transforms)` in Python prints them.
+
+    Raises:
+        ModelError: a field of a step has a value that its library does not print.
+    """
+    is_preset = text.lstrip().startswith(PRESET)
+    steps = [(PRESET, text)] if is_preset else STEP.findall(text)
+    if not {name for name, _ in steps} - PLAIN:
+        raise ModelError(f"{where} has no step on a line of its own, as Python prints `print(transforms)`")
+    resized: Any = None
+    cropped: Any = None
+    factor, mean, std = 1.0, (0.0,) * 3, (1.0,) * 3
+    for name, written in steps:
+        said = Description(f"{where}: {name}", {key: _value(value) for key, value in FIELD.findall(written)})
+        if name in {PRESET, "Resize"}:
+            resized = said.get("resize_size", said.get("size"))
+            yield from said.facts({"interpolation": ("interpolation", interpolation)})
+            if said.get("max_size") is not None:
+                yield Fact("resize", None, f"{where}: max_size of Resize is not read")
+        if name in {PRESET, "CenterCrop"}:
+            cropped = said.get("crop_size", said.get("size"))
+        if name in {PRESET, "Normalize"}:
+            mean, std = numbers(said.get("mean")), numbers(said.get("std"))
+        if name == PRESET or (name in SCALING and said.get("scale", True)):
+            factor = 1 / WHITE
+        if name not in {PRESET, "Resize", "CenterCrop", "Normalize", *SCALING, *PLAIN}:
+            yield from (Fact(fact, None, f"{where}: {name} is a step that is not read") for fact in ("resize", "mean"))
+    shorter = resized[0] if isinstance(resized, list | tuple) and len(resized) == 1 else resized
+    exact = tuple(shorter) if isinstance(shorter, list | tuple) else shorter
+    side = cropped * 2 if isinstance(cropped, list | tuple) and len(cropped) == 1 else cropped
+    yield from framing(exact, tuple(side) if isinstance(side, list | tuple) else side and (side, side), where)
+    yield from scaling(factor, mean, std, where)
+    yield Fact("order", "RGB", f"{where}: as Pillow reads images")
+    yield Fact("layout", "NCHW", f"{where}: as PyTorch's models take images")
+
+
+def _value(written: str) -> Any:
+    try:
+        return ast.literal_eval(written)
+    except (ValueError, SyntaxError):
+        return written
