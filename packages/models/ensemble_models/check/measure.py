@@ -205,10 +205,7 @@ def measured(
             alone = f"answers {walk.stops[0]:.1%} of the images by {cascade.order[0]} alone"
             sentences.append(f"{joined(parts)} ensemble: the cascade {alone}.")
         if not findings:
-            findings = [
-                *confusions(answers, labels, names),
-                *disagreements(members, answers, names, dataset),
-            ]
+            findings = [*confusions(answers, labels, names), *disagreements(members, answers, names, dataset)]
         if len(rows) < 2:
             continue
         best = max(rows.values(), key=lambda row: scores[row].top1)

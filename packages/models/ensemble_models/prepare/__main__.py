@@ -135,11 +135,7 @@ def _check_flags(args: SimpleNamespace) -> None:
 @option("--normalize", type=click.Choice(tuple(USUAL)), help="--mean and --std by name; none: pixels from 0 to 255.")
 @option("--channel-order", type=click.Choice(ORDERS), help="Order of the model's colours; default: found by --data.")
 @option("--layout", type=click.Choice(LAYOUTS), help="Order of the input's dimensions; default: found by its shape.")
-@option(
-    "--crop-ratio",
-    type=click.FloatRange(0, 1, min_open=True),
-    help="Share of the shorter side that the centre crop keeps.",
-)
+@option("--crop-ratio", type=click.FloatRange(0, 1, min_open=True), help="Share of the shorter side that is kept.")
 @option(
     "--resize",
     type=click.Choice(get_args(Resize)),
@@ -150,13 +146,7 @@ def _check_flags(args: SimpleNamespace) -> None:
     type=click.Choice(get_args(Interpolation)),
     help="Interpolation when an image shrinks; default: area.",
 )
-@option(
-    "--border",
-    type=click.IntRange(0, WHITE),
-    nargs=3,
-    metavar="B G R",
-    help="Colour beside a letterboxed image; default: black.",
-)
+@option("--border", type=click.IntRange(0, WHITE), nargs=3, metavar="B G R", help="Letterbox colour; default: black.")
 @option("--output", metavar="NAME", help="The output with the class scores, if the model has several.")
 @option("--head", type=click.Choice(HEADS), help="Kind of scores; default: found by noise and images.")
 @option("--class-order", type=click.Choice(CLASS_ORDERS), help="Order of the classes; default: found by --data.")
