@@ -42,8 +42,6 @@ class Command(NamedTuple):
 ENTRY_POINTS = "ensemble_serving.commands"
 # Whose commands come first, in this order.
 FIRST = ("ensemble-serving", "ensemble-models", "ensemble-capacity")
-# Names of earlier versions, read for one more.
-RENAMED = {"overload": "load", "evaluate": "check"}
 
 
 def groups() -> dict[str, dict[str, Command]]:
@@ -97,9 +95,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(name: str, *rest: str) -> None:
-    if name in RENAMED:
-        print(f"ensemble {name} is now ensemble {RENAMED[name]}: see its --help", file=sys.stderr)
-        name = RENAMED[name]
     if name in {"-h", "--help"}:
         print(usage())
     elif name == "--version":

@@ -231,9 +231,10 @@ class Interceptor:
     """Sees batches before and after the graph. Each method does nothing unless it is overridden.
 
     Attributes:
-        of_members: whether it sees batches of members that are asked by themselves, too.
+        of_members: whether it sees batches of members that are asked by themselves, too. One does: an answer has a cost
+            whichever graph makes it.
         sees_all: whether it sees every batch; otherwise it sees a batch in which an image has the option `option`.
-        option: the name of a request's option.
+        option: the name of a request's option. One feature has one, so that nobody else's batch waits for it.
     """
 
     of_members = False

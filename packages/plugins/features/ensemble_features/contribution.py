@@ -12,11 +12,11 @@ import msgspec
 from msgspec import Meta
 
 from deployments.contract.item import MemberPrediction
-from deployments.contract.proportion import MakesCounts, Proportion, proportion
 from deployments.ingress.protocol import Report
 from deployments.observe.metrics import TaggedCounter
 from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
 from ensemble_features.feedback.store import FeedbackSettings
+from ensemble_features.proportion import MakesCounts, Proportion, proportion
 from ensemble_features.record import answered
 from graph.feature import Feature, Site
 from graph.schema import EnsembleConfig

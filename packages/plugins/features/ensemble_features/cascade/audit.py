@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from deployments.contract.proportion import Interval, MakesCounts, wilson
+from deployments.contract.proportion import Interval, wilson
+from ensemble_features.proportion import MakesCounts
 
 logger = logging.getLogger("ray.serve")
 

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from deployments.contract.caller import MAX_ID
 from deployments.contract.errors import AlreadyLabelled, EnsembleError, UnknownLabel, UnknownRequest
-from deployments.contract.proportion import MakesCounts, Proportion, proportion
 from deployments.contract.sections import Section
+from ensemble_features.proportion import MakesCounts, Proportion, proportion
 from ensemble_features.record import ENSEMBLE, Record
 
 # Characters of what a caller sent that an error quotes.

@@ -16,8 +16,8 @@ from deployments.contract import clock
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from deployments.contract.payload import Images
-from deployments.contract.proportion import MakesCounts, Proportion, proportion
 from deployments.pipeline.member_client import Member
+from ensemble_features.proportion import MakesCounts, Proportion, proportion
 from ensemble_features.record import Copied, Record, count_by_rightness
 from ensemble_features.shadow.settings import ShadowSettings
 
