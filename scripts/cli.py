@@ -14,7 +14,7 @@ from importlib import metadata
 from typing import NamedTuple
 
 from scripts.home import ensure_home
-from scripts.shipped import hidden, stale
+from scripts.shipped import hidden
 
 # Options are read from a command's `--help`; files otherwise.
 COMPLETION = """_ensemble() {
@@ -108,8 +108,6 @@ def _run(name: str, *rest: str) -> None:
         sys.exit(
             f"ensemble: {place} hides a package of ensemble-serving; take its folder out of PYTHONPATH, or rename it"
         )
-    elif others := stale():
-        sys.exit(f"ensemble: PYTHONPATH has {'; '.join(others)}; take the folder out of PYTHONPATH")
     else:
         try:
             ensure_home()

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from deployments.contract.errors import ConfigurationError, EnsembleError, NotFound, NotReady
+from deployments.contract.sections import SectionOwner
 from deployments.entry_points import PROTOCOLS, find_class, names
 from deployments.ingress.error_style import AS_OBJECT, ErrorStyle
 
@@ -53,7 +54,7 @@ class TensorStore:
         raise NotImplementedError
 
 
-class Protocol:
+class Protocol(SectionOwner):
     """Serves nothing: a protocol overrides these methods.
 
     The attributes are read where HAProxy is started, too: its configuration is made of them.

@@ -19,7 +19,7 @@ from deployments.contract.item import STREAMS, THREADS, AttributeValue
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.cpus import available_cores
 from deployments.members.local import Health
-from deployments.members.openvino_autotune import best_streams
+from deployments.members.openvino_autotune import best_streams, conditions
 from deployments.members.openvino_config import OpenVinoConfig
 from deployments.repository.errors import ModelError, reason
 from deployments.repository.heads import in_order, recognize, with_head
@@ -58,7 +58,6 @@ class Predictor:
         self.model = model.name
         self.version = model.version
         self._operation = config.operation
-        self._file = model.path
         self._threads = config.threads or available_cores()
         self._least_at_once = config.least_at_once
         self.health = Health(config.name)
@@ -73,7 +72,7 @@ class Predictor:
             raise ConfigurationError(f"members: {self.name!r}: {err}") from err
         self._batch_limit = _fixed_batch(network)
         try:
-            streams = self._streams(network, config, size)
+            streams = self._streams(model, network, config, size)
             self._compile(network, config, streams)
             sample = np.random.default_rng(0).integers(0, 256, (self._batch_limit or 1, *size, 3), np.uint8)
             head = recognize(network, infer_now(self._requests[0], sample))
@@ -89,7 +88,7 @@ class Predictor:
         except RuntimeError as err:
             raise ConfigurationError(f"model {model.name!r} does not run on pixels of {size}: {reason(err)}") from err
 
-    def _streams(self, network: ov.Model, config: OpenVinoConfig, size: tuple[int, int]) -> int | None:
+    def _streams(self, model: Model, network: ov.Model, config: OpenVinoConfig, size: tuple[int, int]) -> int | None:
         """Return the configured number of streams, or else the fastest; None where OpenVINO's hint chooses it."""
         if config.streams is not None or "performance_hint" in config.model_fields_set:
             return config.streams
@@ -99,10 +98,7 @@ class Predictor:
             self._compile(network, config, streams)
             return partial(self._execute, pixels)
 
-        core, stat = ov.Core(), self._file.stat()
-        machine = core.get_property("CPU", "FULL_DEVICE_NAME"), ov.get_version()
-        model = str(self._file.resolve()), stat.st_size, stat.st_mtime_ns
-        key = *model, *machine, size, config.inference_precision, config.least_at_once
+        key = *conditions([model]), size, config.inference_precision, config.least_at_once
         return best_streams(key, self._threads, batch)
 
     def _execute(self, pixels: Pixels) -> None:

@@ -20,7 +20,15 @@ from deployments.contract.batch import NO_SCORES, Batch
 from deployments.contract.item import Item, ItemNote
 from deployments.contract.nodes import Flow, Graph, Node, Part, as_flow
 from deployments.contract.payload import CombinedProbabilities, MemberProbabilities, PixelSets, Probabilities
-from deployments.pipeline.member_client import Call, Member, MemberClient, MemberOutcome, Members, QuorumSettings
+from deployments.pipeline.member_client import (
+    Call,
+    Member,
+    MemberClient,
+    MemberOutcome,
+    Members,
+    QuorumSettings,
+    answered,
+)
 
 logger = logging.getLogger("ray.serve")
 
@@ -98,12 +106,7 @@ class Ensemble(Flow):
     async def _all(self, batch: Batch[PixelSets]) -> AsyncGenerator[Answers, None]:
         """Wait for every member, as long as the batch does."""
         calls = {each: each.ask(batch) for each in self._members.clients}
-        try:
-            await asyncio.wait(calls.values())
-        except asyncio.CancelledError:
-            for call in calls.values():
-                call.cancel()
-            raise
+        await answered([*calls.values()], None)
         yield range(len(batch.items)), {each.name: each.result(call) for each, call in calls.items()}
 
     async def _some_in_time(self, batch: Batch[PixelSets]) -> AsyncGenerator[Answers, None]:
@@ -126,7 +129,8 @@ class Ensemble(Flow):
         finally:
             # Where the batch is over before, by its deadline or its end, nobody waits for these.
             for each in calls.keys() - outcomes.keys():
-                each.cancel(calls[each])
+                if (call := calls[each]) is not None:
+                    call.cancel()
 
     def _ask(self, batch: Batch[PixelSets], patience: float | None) -> dict[MemberClient, Call | None]:
         """Ask every member but the late ones, which are tried once in `patience` seconds; return the calls."""

@@ -107,14 +107,6 @@ def parse_repository(given: str | Path | Location) -> RepositoryAddress:
     except ValueError as err:
         raise SourceError(f"{given!r} is no address: {err}") from err
     source = source_class(address.scheme)
-    _check(given, address)
-    source.check(address)
-    manifest = _digest(given, address.fragment, source.has_manifest) if address.fragment else None
-    return Location(f"{address.scheme}://{address.netloc}{address.path}".rstrip("/"), manifest)
-
-
-def _check(given: str, address: SplitResult) -> None:
-    """Raise SourceError for what the address of no scheme may have."""
     if "@" in address.netloc:
         raise SourceError("an address holds no credentials; the environment does (docs/operations.md)")
     if address.query:
@@ -123,15 +115,14 @@ def _check(given: str, address: SplitResult) -> None:
         )
     if {".", ".."} & set(address.path.split("/")):
         raise SourceError(f"{given!r}: no `.` or `..` in the path")
-
-
-def _digest(given: str, fragment: str, has_manifest: bool) -> str:
-    found = DIGEST.fullmatch(fragment)
-    if found is None or not has_manifest:
+    source.check(address)
+    manifest = DIGEST.fullmatch(address.fragment)
+    if address.fragment and not (manifest and source.has_manifest):
         raise SourceError(
             f"{given!r}: behind `#` an https:// address may have sha256= and the 64 digits of its manifest's SHA-256"
         )
-    return found[1]
+    url = f"{address.scheme}://{address.netloc}{address.path}".rstrip("/")
+    return Location(url, manifest[1] if manifest else None)
 
 
 def split_model(given: str) -> tuple[RepositoryAddress | None, str]:

@@ -213,13 +213,8 @@ def leftovers() -> Iterator[psutil.Process]:
         with suppress(psutil.Error):
             marked = process.environ().get(MARK, "") if process.uids().real == os.getuid() else ""
             # A container's processes can be seen from outside, where they have other numbers.
-            if marked and marked.split("@")[2:] == here and not is_there(marked):
+            if marked and marked.split("@")[2:] == here and running(marked) is None:
                 yield process
-
-
-def is_there(marked: str) -> bool:
-    """Tell whether the process of a mark runs."""
-    return running(marked) is not None
 
 
 def running(marked: str) -> psutil.Process | None:

@@ -20,8 +20,8 @@ from deployments.reconfigure import LiveSettings
 from graph.composition import build_graph, ensemble
 from graph.config import EnsembleConfig, parse
 from graph.feature import Feature, wanted
+from graph.rules import check_user_config
 from graph.signature import EnsembleSignature
-from graph.user_config import check_user_config
 from tests.unit.deployments.test_entry_points import read_anew
 
 
@@ -131,7 +131,7 @@ def test_its_live_settings_are_checked_before_the_start_and_change(installed):
     config = parse({"members": MEMBERS})
 
     def check(**change):
-        check_user_config({"deployments": [{"name": "Ingress", "user_config": change}]}, config)
+        check_user_config("Ingress", change, config)
 
     check(paces={"a": {"beats": 5}})
     for wrong in ({"paces": {"a": {"beats": 0}}}, {"paces": {"b": {"beats": 5}}}, {"pace": {}}):

@@ -12,7 +12,8 @@ from typing import Any
 import click
 import msgspec
 
-from deployments.members.openvino_autotune import folder
+from deployments.members.openvino_autotune import FOLDER
+from deployments.repository.repository import user_cache
 from ensemble_capacity.load.__main__ import photographs
 from ensemble_capacity.load.load import Arrivals, Closed, Mode
 from ensemble_capacity.plan import profile as profiles
@@ -96,7 +97,7 @@ def kept(config: dict[str, Any], images: Sequence[bytes], file: Path | None, aga
         ScriptError: it can't be measured or read, or depends on something else.
     """
     digest = profiles.digest(config, images)
-    file = file or folder() / f"plan-{digest}.json"
+    file = file or user_cache(FOLDER) / f"plan-{digest}.json"
     if file.exists() and not again:
         if (known := profiles.read(file)).digest != digest:
             raise ScriptError(
