@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +97,7 @@ def combine(members: Sequence[Probabilities], weights: Sequence[float], method: 
 
     Args:
         members: one float32 [N,C] per member, rows that sum to 1.
-        weights: one per member, not negative, not all zero.
+        weights: one per member, not negative; the members count alike if all are 0.
         method: its name; `Combination` is its signature.
 
     Returns:
@@ -107,7 +107,8 @@ def combine(members: Sequence[Probabilities], weights: Sequence[float], method: 
         ConfigurationError: the method returned another shape.
     """
     stacked = np.stack(members)
-    share = (np.asarray(weights, np.float64) / np.sum(weights)).astype(np.float32)
+    given = np.asarray(weights if any(weights) else [1.0] * len(members), np.float64)
+    share = (given / given.sum()).astype(np.float32)
     combination: Combination = find(COMBINERS, method)
     combined = combination(stacked, share)
     if combined.shape != stacked.shape[1:] or not np.isfinite(combined).all():
@@ -115,36 +116,28 @@ def combine(members: Sequence[Probabilities], weights: Sequence[float], method: 
     return combined
 
 
-class Group(NamedTuple):
-    """Images that the same members answered: each member's probabilities, float32 [N,C], and each member's weight."""
+def without(
+    members: Sequence[Probabilities], weights: Sequence[float], method: str, combined: Probabilities
+) -> list[dict[int, int]]:
+    """Find the images that get another class than the `combined` one without a member.
 
-    scores: Sequence[Probabilities]
-    weights: Sequence[float]
-
-    def combined(self, method: str) -> Probabilities:
-        """Combine the members, float32 [N,C]; they count alike if all of them have a weight of 0."""
-        return combine(self.scores, self.weights if any(self.weights) else [1.0] * len(self.scores), method)
-
-    def without(self, method: str, combined: Probabilities) -> list[dict[int, int]]:
-        """Find the images that get another class than the `combined` one without a member.
-
-        Returns:
-            For each member by row, the class without the member.
-        """
-        found: list[dict[int, int]] = [{} for _ in self.scores]
-        winners = np.array([scores.argmax(axis=1) for scores in self.scores])
-        # Of others, the class is every member's.
-        is_open = (winners != winners[0]).any(axis=0) if method in UNANIMOUS else np.ones(len(combined), bool)
-        rows = np.flatnonzero(is_open).tolist()
-        if len(self.scores) < 2 or not rows:
-            return found
-        classes = combined[rows].argmax(axis=1)
-        for member, changed in enumerate(found):
-            others = [other for other in range(len(self.scores)) if other != member]
-            rest = Group([self.scores[other][rows] for other in others], [self.weights[other] for other in others])
-            theirs = rest.combined(method).argmax(axis=1)
-            changed.update((rows[place], int(theirs[place])) for place in np.flatnonzero(theirs != classes).tolist())
+    Returns:
+        For each member by row, the class without the member.
+    """
+    found: list[dict[int, int]] = [{} for _ in members]
+    winners = np.array([scores.argmax(axis=1) for scores in members])
+    # Of others, the class is every member's.
+    is_open = (winners != winners[0]).any(axis=0) if method in UNANIMOUS else np.ones(len(combined), bool)
+    rows = np.flatnonzero(is_open).tolist()
+    if len(members) < 2 or not rows:
         return found
+    classes = combined[rows].argmax(axis=1)
+    for member, changed in enumerate(found):
+        others = [other for other in range(len(members)) if other != member]
+        rest = combine([members[other][rows] for other in others], [weights[other] for other in others], method)
+        theirs = rest.argmax(axis=1)
+        changed.update((rows[place], int(theirs[place])) for place in np.flatnonzero(theirs != classes).tolist())
+    return found
 
 
 class Combiner:
@@ -179,10 +172,10 @@ class Combiner:
         keeps_all = [item.options.members for item in work.batch.items if item.error is None]
         weights = self.settings.weights or self._own_weights
         for names, rows in _by_members(by_member):
-            group = Group([by_member[name][rows] for name in names], [weights.get(name, 0.0) for name in names])
-            combined[rows] = together = group.combined(self.settings.method)
-            without = group.without(self.settings.method, together)
-            for name, scores, others in zip(names, group.scores, without, strict=True):
+            members, shares = [by_member[name][rows] for name in names], [weights.get(name, 0.0) for name in names]
+            combined[rows] = together = combine(members, shares, self.settings.method)
+            changed = without(members, shares, self.settings.method, together)
+            for name, scores, others in zip(names, members, changed, strict=True):
                 pairs = zip(scores.argmax(axis=1).tolist(), scores.max(axis=1).tolist(), strict=True)
                 for place, (row, (index, probability)) in enumerate(zip(rows.tolist(), pairs, strict=True)):
                     kept = scores[place].tobytes() if keeps_all[row] else b""

@@ -53,12 +53,6 @@ def _input_of(signature: Signature, agreed: MemberInput, sets_crop: bool) -> Mem
     return Preprocessing(agreed.size, **{name: value for name, value in fields.items() if value is not None})
 
 
-def check_replacement(config: LocalMember, model: Model, interface: MemberInterface) -> None:
-    """Load a version and run it once; raises ConfigurationError or ModelError if it can't be served."""
-    check(config, model, interface)
-    config.load(model, interface, 1).close()
-
-
 @dataclass
 class Version:
     """A version in memory, the version on disk that it was loaded from, and the number of its batches in flight."""
@@ -96,7 +90,7 @@ class VersionedModel:
         # Loaded, and swapped in by the next batch, on the event loop.
         self._next: Version | None = None
         # Whatever the policy, a version that is wanted may be refused until it is mended, or out of reach for a while.
-        _poll(self)
+        _poll(self, self._repository.poll_interval_s)
 
     def _load_first(self, repository: RepositoryAddress) -> Version:
         if self._config.version_policy != "latest":
@@ -115,11 +109,6 @@ class VersionedModel:
                 self._refuse(version, err)
                 error = error or ConfigurationError(f"members: {self.name!r}: {err}")
         raise error or ConfigurationError(f"members: {self.name!r}: no version of {self._model_name!r}")
-
-    @property
-    def poll_interval_s(self) -> float:
-        """The time between two looks for new versions, seconds."""
-        return self._repository.poll_interval_s
 
     @property
     def version(self) -> int:
@@ -239,9 +228,9 @@ class VersionedModel:
         )
 
 
-def _poll(member: VersionedModel) -> None:
+def _poll(member: VersionedModel, interval_s: float) -> None:
     """Look for new versions from a thread, for as long as the member exists."""
-    reference, interval_s = weakref.ref(member), member.poll_interval_s
+    reference = weakref.ref(member)
 
     def poll() -> None:
         while True:

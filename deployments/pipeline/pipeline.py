@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import itemgetter
@@ -32,6 +32,7 @@ from deployments.pipeline.member_client import (
 
 logger = logging.getLogger("ray.serve")
 
+FAILED = "an interceptor failed; the answers are returned"
 Answered = Batch[Sequence[Answer]]
 # Images by position that are due, and by name what each member says to the whole batch.
 Answers = tuple[Sequence[int], Mapping[str, MemberOutcome]]
@@ -263,35 +264,27 @@ class Intercepted(Flow):
         """Set the graph, from encoded images to answers, and the interceptors in the order in which they are called."""
         self._graph, self._interceptors = as_flow(graph), interceptors
 
-    def parts(self, batch: Batch[Sequence[bytes]]) -> AsyncIterator[Part]:
+    async def parts(self, batch: Batch[Sequence[bytes]]) -> AsyncIterator[Part]:
         """Turn encoded images into answers, in the parts that the graph returns."""
         interceptors = [
             each
             for each in self._interceptors
             if each.sees_all or any([getattr(item.options, each.option) for item in batch.items])
         ]
-        return self._seen(interceptors, batch) if interceptors else self._graph.parts(batch)
-
-    async def _seen(self, interceptors: Sequence[Interceptor], batch: Batch[Sequence[bytes]]) -> AsyncIterator[Part]:
         in_flight = InFlight(batch, list(batch.items))
         for each in interceptors:
             each.on_request(in_flight)
         try:
             async for positions, part in self._graph.parts(Batch(batch.payload, tuple(in_flight.items))):
                 for each in interceptors:
-                    with logged():
+                    try:
                         part = each.on_part(in_flight, positions, part)
+                    except Exception:
+                        logger.exception(FAILED)
                 yield positions, part
         finally:
             for each in interceptors:
-                with logged():
+                try:
                     each.on_end(in_flight)
-
-
-@contextmanager
-def logged() -> Iterator[None]:
-    """Log what an interceptor raises: the answers are returned all the same."""
-    try:
-        yield
-    except Exception:
-        logger.exception("an interceptor failed; the answers are returned")
+                except Exception:
+                    logger.exception(FAILED)

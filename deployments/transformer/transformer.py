@@ -101,7 +101,7 @@ class JpegTransformer:
         isolated = [row for row, (_, found) in enumerate(probed) if self._isolates_all or not found.is_plain]
         if not isolated:
             is_quick = len(probed) == 1 and probed[0][1].is_quick
-            return await self._in_threads(work, self._decode, probed, is_quick)
+            return self._decode(probed) if is_quick else await self._in_threads(work, self._decode, probed)
         plain = sorted({*range(len(probed))} - {*isolated})
         sent = [(probed[row][0], items[row].deadline) for row in isolated]
         wanted = (*self._now.values(), *self._later.values())
@@ -115,14 +115,9 @@ class JpegTransformer:
         return [outcomes[row] for row in range(len(probed))]
 
     async def _in_threads(
-        self, work: Work[Any], function: Callable[[Sequence[T]], list[R]], images: Sequence[T], is_quick: bool = False
+        self, work: Work[Any], function: Callable[[Sequence[T]], list[R]], images: Sequence[T]
     ) -> list[R]:
-        """Call a function with as many chunks of images as there are threads, or if it is quick with all of them here.
-
-        Returns the results in one list.
-        """
-        if is_quick:
-            return function(images)
+        """Call a function with as many chunks of images as there are threads; return the results in one list."""
         loop = asyncio.get_running_loop()
         size = -(-len(images) // self._threads) or 1
         chunks = [images[first : first + size] for first in range(0, len(images), size)]
@@ -158,5 +153,5 @@ class JpegTransformer:
 
         images = work.payload.images
         # To wake a thread takes longer than one image does.
-        made = await self._in_threads(work, make, images, is_quick=len(images) == 1)
+        made = make(images) if len(images) == 1 else await self._in_threads(work, make, images)
         return work.done(np.array(made, np.uint8).reshape(-1, *wanted.size, 3))

@@ -184,11 +184,6 @@ def ended(processes: Mapping[str, psutil.Process | None]) -> str | None:
     return next((name for name, process in processes.items() if not _runs(process)), None)
 
 
-def end_at_once() -> None:
-    """Kill every process below this one, and what they start meanwhile."""
-    end_all_below(psutil.Process.kill)
-
-
 def marked() -> dict[str, str]:
     """Return the environment for child processes, by which they are found if this process is killed."""
     return {**os.environ, MARK: mark(psutil.Process())}

@@ -117,8 +117,7 @@ def deploy(file: Path) -> None:
         server.check()
         if time.monotonic() > give_up:
             raise ScriptError(f"not in force after {TIMEOUT_S:.0f} s: {api.progress()}")
-        if waiting.is_due():
-            waiting.print(api.progress())
+        waiting.print(api.progress)
         time.sleep(LOOK_EVERY_S)
     if refused := [record.message for record in logs.new() if record.message.startswith(REFUSED)]:
         raise ScriptError("; ".join(refused))

@@ -25,7 +25,7 @@ from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.serve import machines, resources
 from scripts.serve.api import Answer, ServeApi, Waiting, send
-from scripts.serve.cluster import Cluster, clear_leftovers, end_at_once, fork_server, guarded, mark
+from scripts.serve.cluster import Cluster, clear_leftovers, end_all_below, fork_server, guarded, mark
 from scripts.serve.deploy import DASHBOARD, SERVER, SESSION, Running, keeps, kept
 from scripts.serve.environment import for_clients, raise_file_limit, set_up, set_variables
 from scripts.serve.exposure import certificate_named, check_exposure, has_keys
@@ -67,7 +67,7 @@ def stop_signals() -> Iterator[threading.Event]:
 
     def handle(_signal: int, _frame: FrameType | None) -> None:
         if stop.is_set():
-            end_at_once()
+            end_all_below(psutil.Process.kill)
             os._exit(1)
         stop.set()
 
@@ -264,7 +264,10 @@ def wait_until_ready(api: ServeApi, cluster: Cluster, logs: Logs, url: str, stop
         ScriptError: the deployment failed, or took longer than `READY_TIMEOUT_S`.
     """
     began, waiting = time.monotonic(), Waiting("Still starting", QUIET_S)
-    waited_for = ""
+
+    def waited_for() -> str:
+        return f"{answer}; {api.progress()}"
+
     while not stop.wait(0.1):
         # Before what the controller logs of it, which is the same.
         if failure := api.failure():
@@ -275,13 +278,10 @@ def wait_until_ready(api: ServeApi, cluster: Cluster, logs: Logs, url: str, stop
             # A replica answers a moment before Serve has its first report of health.
             if ready.status == HTTPStatus.OK and api.runs(INGRESS):
                 return
-            waited_for = f"{url} answers {ready.status}: {ready.text[:500]}"
+            answer = f"{url} answers {ready.status}: {ready.text[:500]}"
         except OSError as err:
-            waited_for = f"{url} does not answer yet ({err})"
+            answer = f"{url} does not answer yet ({err})"
         cluster.check()
         if time.monotonic() > began + READY_TIMEOUT_S:
-            raise ScriptError(
-                f"not ready after {READY_TIMEOUT_S:.0f} s: {waited_for}; {api.progress()}; see {logs.folder}"
-            )
-        if waiting.is_due():
-            waiting.print(f"{waited_for}; {api.progress()}")
+            raise ScriptError(f"not ready after {READY_TIMEOUT_S:.0f} s: {waited_for()}; see {logs.folder}")
+        waiting.print(waited_for)

@@ -281,9 +281,6 @@ def compiled(name):
     return node("one", lambda member: member._serving.loaded._requests[0].get_compiled_model().get_property(name))
 
 
-cached = node("one", lambda member: member._config.cache_dir and len(list(member._config.cache_dir.iterdir())))
-
-
 def two_keys(folder):
     (folder / "two").write_text("".join(f"{key} {digest(key).hex()}\n" for key in KEYS))
     return {"access": {"keys": str(folder / "two")}, "cache": {}}
@@ -316,7 +313,6 @@ SERVED = {
         ),
     },
     "OpenVinoConfig": {
-        "performance_hint": (one(performance_hint="LATENCY"), compiled("PERFORMANCE_HINT")),
         "precision": (
             one(model="varied", version=1, precision="int8"),
             node("one", lambda member: member.version),
@@ -328,8 +324,6 @@ SERVED = {
             compiled("INFERENCE_PRECISION_HINT"),
             one(inference_precision="bf16"),
         ),
-        "cpu_pinning": (one(cpu_pinning=True), compiled("ENABLE_CPU_PINNING")),
-        "cache_dir": (lambda root: one(cache_dir=str(root / "compiled")), cached),
         "least_at_once": (
             one(threads=2, streams=2, least_at_once=4),
             node("one", lambda member: member._serving.loaded._part_sizes(4)),
