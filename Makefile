@@ -35,7 +35,7 @@ $(OLDEST_RAY): tests/requirements-oldest-ray.lock $(VENV)/dev.installed
 	rm -rf $@
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target $@ -r $<
 
-# The manifests of configs/kubernetes on a Kubernetes of one node that it builds: docs/kubernetes.md. Root; an hour at first.
+# The chart of configs/kubernetes on a Kubernetes of one node that it builds: docs/kubernetes.md. Root; an hour at first.
 test-kubernetes: $(VENV)/dev.installed
 	@PATH=$(abspath $(BIN)):$$PATH tests/kubernetes/test.sh
 

@@ -61,7 +61,7 @@ class Batch(Generic[P]):
     @property
     def notes(self) -> list[Note]:
         """What the nodes noted of their work on the batch, each note once, though every image of the batch has it."""
-        return list({id(step.note): step.note for item in self.items for step in item.steps}.values())
+        return list({step.note.key: step.note for item in self.items for step in item.steps}.values())
 
     @property
     def trace_ids(self) -> list[str]:

@@ -33,7 +33,7 @@ FROM_SENDER = ("notes", "extras", *INGRESS_ONLY)
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True):
-    """What a node notes of its work on a batch, for traces and metrics; every image of the batch shares it.
+    """What a node notes of its work on a batch, for traces and metrics; every image of the batch has it, or its equal.
 
     Attributes:
         node: what it did, such as `predict resnet`.
@@ -50,6 +50,11 @@ class Note(msgspec.Struct, frozen=True, array_like=True):
     attributes: Mapping[str, AttributeValue]
     process: tuple[str, int]
     span: str = ""
+
+    @property
+    def key(self) -> tuple[str, int, tuple[str, int]]:
+        """Equal notes have equal keys, and others have other keys."""
+        return self.node, self.start_ns, self.process
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):

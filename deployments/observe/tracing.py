@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
@@ -28,7 +29,7 @@ from deployments.observe.observer import ImageTrace, Trace
 ROOT = "classify"
 BATCH = "batch"
 QUEUE = "queue"
-SHUTDOWN_S = 1.0
+SHUTDOWN_S = 0.5
 SCOPE = InstrumentationScope("ensemble-serving")
 PROPAGATOR = TraceContextTextMapPropagator()
 OK = Status()
@@ -86,11 +87,11 @@ class Tracing:
 
     def _emit_nodes(self, root: SpanContext, items: Sequence[Item]) -> None:
         """Make a span for each node that worked on one of a request's images."""
-        notes: dict[int, tuple[Note, tuple[str, str] | None]] = {}
+        notes: dict[Any, tuple[Note, tuple[str, str] | None]] = {}
         for item in items:
             for step in item.steps:
-                _, failure = notes.get(id(step.note), (None, None))
-                notes[id(step.note)] = step.note, failure or step.failure
+                _, failure = notes.get(step.note.key, (None, None))
+                notes[step.note.key] = step.note, failure or step.failure
         size = next((item.image_size for item in items if item.image_size is not None), None)
         for number, (note, failure) in enumerate(notes.values()):
             attributes, status = note.attributes, OK

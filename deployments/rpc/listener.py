@@ -19,7 +19,7 @@ import ray
 from deployments.contract.batch import Batch
 from deployments.contract.errors import EnsembleError
 from deployments.folder_permissions import is_private, make_private
-from deployments.rpc.wire import ANSWER, CALL, CLOSING, FAILURE, PING, VERSION, Body, Buffer, Frames, decode, encode
+from deployments.rpc.wire import ANSWER, CALL, CLOSING, FAILURE, PING, VERSION, Frames, decode, encode
 
 logger = logging.getLogger("ray.serve")
 
@@ -117,7 +117,7 @@ class Caller(Frames):
         self._listener = listener
         listener.callers.add(self)
 
-    def received(self, kind: int, header: bytes, body: Body) -> None:
+    def received(self, kind: int, content: memoryview) -> None:
         """Begin to work on a batch, or answer a ping."""
         if kind == PING:
             self.send(PING)
@@ -127,26 +127,22 @@ class Caller(Frames):
             self.send(CLOSING)
         else:
             # In a context of its own, which the batch has in its caller's process, too.
-            self.task = asyncio.get_running_loop().create_task(self._answer(header, body), context=Context())
+            self.task = asyncio.get_running_loop().create_task(self._answer(content), context=Context())
 
-    async def _answer(self, header: bytes, body: Body) -> None:
-        # Without an answer the caller gets the end of the connection, which it notices at once.
+    async def _answer(self, content: memoryview) -> None:
         try:
-            reply = await self._reply(header, body)
-            self.task = None
-            self.send(*reply)
-        except BaseException:
-            self.abort()
-            raise
-
-    async def _reply(self, header: bytes, body: Body) -> tuple[int, bytes, list[Buffer]]:
-        try:
-            return ANSWER, *encode(await self._listener.work(decode(header, body)))
+            kind, reply = ANSWER, encode(await self._listener.work(decode(content)))
         except EnsembleError as err:
-            return FAILURE, msgspec.json.encode(err.to_dict()), []
+            kind, reply = FAILURE, msgspec.json.encode(err.to_dict())
         except Exception:
             logger.exception("a node failed on a batch")
-            return FAILURE, b"", []
+            kind, reply = FAILURE, b""
+        except BaseException:
+            # Without an answer the caller gets the end of the connection, which it notices at once.
+            self.abort()
+            raise
+        self.task = None
+        self.send(kind, reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the work for a caller that has disconnected."""

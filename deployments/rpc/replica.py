@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,17 +14,18 @@ import msgspec
 from deployments.contract.batch import Batch
 from deployments.contract.errors import error_by_code
 from deployments.cpus import cpu_ns
-from deployments.rpc.wire import ANSWER, CALL, CLOSING, PING, VERSION, Body, Buffer, Frames, decode, encode
+from deployments.rpc.wire import ANSWER, CALL, CLOSING, PING, VERSION, Frames, decode, encode
 
 logger = logging.getLogger("ray.serve")
 
-Reply = tuple[int, bytes, Body]
+Reply = tuple[int, memoryview]
 
 # A replica that has answered nothing for this time is asked whether it is alive.
 SILENT_S = 0.1
 # It is frozen if it neither answers nor uses any CPU time for so many looks. They are counted, and not timed, because a
 # machine that was suspended gives its processes no time to answer.
 LOOKS, LOOK_EVERY_S = 4, 0.05
+FAILED = "a node failed; its log has the cause"
 # How often the folder of the sockets is read.
 READ_EVERY_S = 0.2
 
@@ -42,13 +42,13 @@ class Connection(Frames):
         self.alive = True
         self._reply: asyncio.Future[Reply] | None = None
 
-    async def call(self, kind: int, header: bytes = b"", buffers: Sequence[Buffer] = ()) -> Reply:
+    async def call(self, kind: int, content: bytes = b"") -> Reply:
         """Send a frame and wait for the reply; raises ReplicaGone if the connection ends."""
         if not self.alive:
             raise ReplicaGone
         self._reply = asyncio.get_running_loop().create_future()
         try:
-            self.send(kind, header, buffers)
+            self.send(kind, content)
             return await self._reply
         except BaseException:
             # The node would go on working for nobody while the next batch waits.
@@ -57,10 +57,10 @@ class Connection(Frames):
         finally:
             self._reply = None
 
-    def received(self, kind: int, header: bytes, body: Body) -> None:
+    def received(self, kind: int, content: memoryview) -> None:
         """Take the reply."""
         if self._reply is not None and not self._reply.done():
-            self._reply.set_result((kind, header, body))
+            self._reply.set_result((kind, content))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the call."""
@@ -100,7 +100,7 @@ class Replica:
             ReplicaGone: the replica has died, is stopping, or is frozen; another one may take the batch.
             EnsembleError: the node failed.
         """
-        header, buffers = encode(batch)
+        content = encode(batch)
         self.in_flight += 1
         try:
             connection = await self._connect()
@@ -109,7 +109,7 @@ class Replica:
                 self._watch = asyncio.get_running_loop().create_task(self._keep_watch())
             self._busy.add(connection)
             try:
-                kind, answer, body = await connection.call(CALL, header, buffers)
+                kind, reply = await connection.call(CALL, content)
             finally:
                 self._busy.discard(connection)
         finally:
@@ -119,12 +119,8 @@ class Replica:
             self.close()
             raise ReplicaGone
         if kind == ANSWER:
-            return decode(answer, body)
-        raise (
-            error_by_code(**msgspec.json.decode(answer))
-            if answer
-            else RuntimeError("a node failed; its log has the cause")
-        )
+            return decode(reply)
+        raise error_by_code(**msgspec.json.decode(reply)) if reply else RuntimeError(FAILED)
 
     async def _connect(self) -> Connection:
         while self._idle:

@@ -110,7 +110,7 @@ class IngressReplica:
         if (sockets := folder(application)) is None:
             return None
         limit = lambda: self._ingress.settings.max_request_bytes  # noqa: E731
-        grpc_listener = GrpcListener(grpc, limit, services(spec.protocols), spec.max_image_bytes)
+        grpc_listener = GrpcListener(grpc, limit, services(spec.protocols))
         return Front(sockets, HttpListener(self._http), grpc_listener)
 
     def _missing(self) -> dict[str, str]:

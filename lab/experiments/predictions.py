@@ -12,7 +12,7 @@ from itertools import product
 from random import Random
 from typing import Any
 
-from ensemble_capacity.load.load import Arrivals, Closed, Mode
+from ensemble_capacity.load.load import Closed
 from ensemble_capacity.plan import profile as profiles
 from ensemble_capacity.plan.model import FIGURES, WIDE, Profile, predict
 from ensemble_capacity.serving import loaded, serving
@@ -21,7 +21,7 @@ from lab.experiments.experiment import declared
 from lab.pictures import Bar, Groups
 from lab.rows import Part, Row, Rows, measured
 
-CONFIGURATIONS, CLOSED, OPEN = 10, 2, 2
+CONFIGURATIONS, LOADS = 10, 2
 MODELS = "photographs", "embedded"
 PLACEMENTS: tuple[Placement, ...] = ("colocated", "separate")
 SETTINGS = {
@@ -30,8 +30,6 @@ SETTINGS = {
     "max_concurrent_batches": (1, 2),
 }
 THREADS = (None, 1, 2)
-# Rates of open loops, as shares of the highest measured rate.
-SHARES = (0.2, 0.75)
 NAMES = {"requests_per_s": "requests per second", "p50_ms": "p50", "p99_ms": "p99"}
 
 
@@ -59,11 +57,11 @@ def compared(
     images = [path.read_bytes() for path in load.images]
     profile = profiles.measure(config, images)
     with serving(profiles.fixed(config)) as url:
-        for mode in loads(profile, Random(seed)):
-            row, told = loaded(url, images, mode, seconds), predict(profile, mode)
+        for clients in loads(profile, Random(seed)):
+            row, told = loaded(url, images, Closed(clients), seconds), predict(profile, clients)
             seen = row.requests_per_s, row.percentiles_ms["p50"], row.percentiles_ms["p99"]
             yield {
-                "load": told.load,
+                "load": row.name,
                 "requests": row.requests,
                 "failed": row.failed,
                 **{name: float(value) for name, value in zip(FIGURES, seen, strict=True)},
@@ -71,24 +69,16 @@ def compared(
             }
 
 
-def loads(profile: Profile, draw: Random) -> Sequence[Mode]:
-    """Draw loads that a profile reaches: numbers of clients that it has not measured, and Poisson arrivals."""
-    known = {*(loop.clients for loop in profile.loops), *(each.load for each in profile.checked(closed=True))}
-    clients = [n for n in range(1, int(profile.reach(closed=True))) if n not in known]
-    most = max(loop.requests_per_s for loop in profile.loops)
-    rates = [draw.uniform(*SHARES) * most for _ in range(OPEN)]
-    # Arrivals of their own for each, as `profiles.measure` has other ones.
-    arrivals = [Arrivals(rate, seed=draw.randrange(100, 10_000)) for rate in rates]
-    return [*map(Closed, draw.sample(clients, CLOSED)), *arrivals]
+def loads(profile: Profile, draw: Random) -> Sequence[int]:
+    """Draw numbers of clients that a profile reaches and has not measured."""
+    known = {loop.clients for loop in (*profile.loops, *profile.checks)}
+    return draw.sample([n for n in range(1, profile.reach) if n not in known], LOADS)
 
 
-def holds(row: Row, name: str) -> bool | None:
-    """Tell whether a measured figure lies in its predicted interval; None for a rate that the server keeps up with.
-
-    Such a rate is the rate that is sent, and nothing is predicted.
-    """
+def holds(row: Row, name: str) -> bool:
+    """Tell whether a measured figure lies in its predicted interval."""
     low, high = row[f"{name}_bounds"]
-    return None if low == high else bool(low <= row[name] <= high)
+    return bool(low <= row[name] <= high)
 
 
 def shown(rows: Rows) -> Rows:
@@ -104,16 +94,15 @@ def shown(rows: Rows) -> Rows:
 def _told(row: Row, name: str) -> str:
     low, high = row[f"{name}_bounds"]
     digits = 0 if high >= 100 else 1
-    if (held := holds(row, name)) is None:
-        return f"{row[name]:.{digits}f}"
-    return f"{row[name]:.{digits}f} ({low:.{digits}f} to {high:.{digits}f}){'' if held else ', outside'}"
+    outside = "" if holds(row, name) else ", outside"
+    return f"{row[name]:.{digits}f} ({low:.{digits}f} to {high:.{digits}f}){outside}"
 
 
 def notes(rows: Rows) -> Sequence[str]:
     """Count the figures in their intervals, and the intervals that are wide."""
     good = measured(rows)
-    whole = sum(all(holds(row, name) is not False for name in FIGURES) for row in good)
-    bounds = [row[f"{name}_bounds"] for row in good for name in FIGURES if holds(row, name) is not None]
+    whole = sum(all(holds(row, name) for name in FIGURES) for row in good)
+    bounds = [row[f"{name}_bounds"] for row in good for name in FIGURES]
     wide = sum(high > WIDE * low for low, high in bounds)
     return [
         f"In their intervals: {', '.join(f'{NAMES[name]} {held} of {n}' for name, held, n in counts(good))}.",
@@ -123,9 +112,8 @@ def notes(rows: Rows) -> Sequence[str]:
 
 
 def counts(rows: Rows) -> Sequence[tuple[str, int, int]]:
-    """Count by figure the measurements in their intervals, and all that have an interval."""
-    judged = {name: [held for row in rows if (held := holds(row, name)) is not None] for name in FIGURES}
-    return [(name, sum(found), len(found)) for name, found in judged.items()]
+    """Count by figure the measurements in their intervals, and all of them."""
+    return [(name, sum(holds(row, name) for row in rows), len(rows)) for name in FIGURES]
 
 
 def picture(rows: Rows) -> Groups:

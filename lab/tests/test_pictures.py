@@ -69,7 +69,7 @@ def table(page, heading):
 def test_the_table_of_photographs_has_the_stored_figures():
     stored = json.loads((DOCS / "benchmarks" / "photographs.json").read_text())
     measured = {(row["system"], row["placement"], row["clients"]): row for row in stored if row["protocol"] != "grpc"}
-    page = {name: cells for name, *cells in table("performance.md", "server")}
+    page = {name: cells for name, *cells in table("benchmarks/servers.md", "server")}
     assert page.keys() <= set(pictures.SYSTEMS.values())
     for system, name in pictures.SYSTEMS.items():
         if name in page:

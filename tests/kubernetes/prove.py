@@ -1,4 +1,4 @@
-"""Runs the manifests of configs/kubernetes on the node that node.sh starts, and prints the table of docs/kubernetes.md.
+"""Installs the chart of configs/kubernetes on the node that node.sh starts, and prints the table of docs/kubernetes.md.
 
     python -m tests.kubernetes.prove [STEP...]      default: all, in the order of STEPS
 
@@ -21,15 +21,15 @@ import yaml
 from scripts import keys
 from tests.certificates import self_signed
 from tests.conftest import ROOT
+from tests.kubernetes.chart import CHART, HELM, rendered
 from tests.server.server import Server
-from tests.unit.configs.kubernetes_schemas import SCALING, TLS, with_options
 
 K = Path(os.environ["K"])
 RUN = K / "run"
 KEY, KEYS = RUN / "key", RUN / "keys"
 IMAGE = str(ROOT / "tests" / "cat.jpg")
-FOLDER = ROOT / "configs" / "kubernetes"
-HA = "rayservice-ha.yaml"
+# A head that may be lost; the Redis is Debian's.
+HA = {"redis": {"deploy": True, "image": "localhost/base:1"}}
 FIRST, NEXT = "ensemble:0.1.0", "ensemble:0.1.1"
 CLIENTS = 2
 READY_S = 400
@@ -99,41 +99,37 @@ def wait(what, check, seconds=READY_S):
     return time.monotonic() - began
 
 
-def service(name="rayservice.yaml", *, image=FIRST, count=2, patience_ms=3000, models="/models", options=()):
-    """A shipped RayService for two cores: its pods reserve less. With the next image, models come from its layer.
+def chosen(*, image=FIRST, count=2, patience_ms=3000, models="/models", scales=False, **others):
+    """Values for two cores: the pods reserve less. With the next image, models come from its layer.
 
-    With the lines for scaling, `count` is the least number of workers, and one more the most.
+    With `scales`, `count` is the least number of workers, and one more the most.
     """
-    text = with_options(FOLDER / name, *options)
-    if TLS in options:
-        text = text.replace("path: /v2/health/ready, port: http", "path: /v2/health/ready, port: http, scheme: HTTPS")
-    document = yaml.safe_load(text)
-    cluster = document["spec"]["rayClusterConfig"]
-    [workers] = cluster["workerGroupSpecs"]
-    for group in (cluster["headGroupSpec"], workers):
-        for container in group["template"]["spec"]["containers"]:
-            container["image"] = image
-            container["resources"]["requests"] = {"cpu": "100m", "memory": "256Mi"}
-    workers |= {"replicas": count, "minReplicas": count}
-    served = yaml.safe_load(document["spec"]["serveConfigV2"])
-    [application] = served["applications"]
-    [ingress] = application["deployments"]
-    ingress["num_replicas"] = count
-    application["args"]["ensemble"]["patience_ms"] = patience_ms
-    if image != FIRST:
-        application["args"]["model_repository"] = models
-    if SCALING in options:
-        del ingress["num_replicas"]
-        workers["maxReplicas"] = count + 1
-        ingress["autoscaling_config"] |= {"min_replicas": count, "max_replicas": count + 1}
-        ingress["autoscaling_config"]["policy"]["policy_kwargs"]["keep_s"] = IDLE_S
-        cluster["autoscalerOptions"]["idleTimeoutSeconds"] = IDLE_S
-    document["spec"]["serveConfigV2"] = yaml.safe_dump(served)
-    return yaml.safe_dump(document)
+    repository, _, tag = image.partition(":")
+    requests = {"cpu": "100m", "memory": "256Mi"}
+    return {
+        "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
+        "models": {"repository": "" if image == FIRST else models},
+        "args": {"ensemble": {"patience_ms": patience_ms}},
+        "replicas": count,
+        "resources": {name: {"requests": requests} for name in ("head", "worker", "front")},
+        "autoscaling": {"enabled": scales, "maxReplicas": count + 1, "keepS": IDLE_S},
+        **others,
+    }
 
 
-def apply(document):
-    kubectl("apply", "--filename", "-", given=document)
+def helm(*arguments, given=None):
+    command = [K / "inside", HELM, "--kubeconfig", K / "pki" / "admin.conf", *arguments]
+    done = subprocess.run(command, input=given, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"helm {' '.join(map(str, arguments))}: {done.stderr}")
+    return done.stdout
+
+
+def install(**choices):
+    """Install the chart, or upgrade it, with the current keys."""
+    given = yaml.safe_dump(chosen(**choices))
+    options = ("--install", "--reset-values", "--set-file", f"keys.file={KEYS}", "--values", "-")
+    return helm("upgrade", "ensemble", CHART, *options, given=given)
 
 
 def is_ready(count=2):
@@ -227,7 +223,7 @@ def answers(key, *ca):
 def secret(kind, name, *content):
     """Make a Secret or replace it, as docs/kubernetes.md does."""
     made = kubectl("create", "secret", kind, name, *content, "--dry-run=client", "--output", "yaml")
-    apply(made)
+    kubectl("apply", "--filename", "-", given=made)
 
 
 def statuses(key, *options, scheme="http"):
@@ -239,15 +235,15 @@ def statuses(key, *options, scheme="http"):
     return [subprocess.run([*command, f"::{host}:"], stdout=subprocess.PIPE, text=True).stdout for host in hosts]
 
 
-def start(name, key):
-    apply(service(name))
+def start(what, key, **choices):
+    install(**choices)
     ready = wait("Ready", is_ready)
-    add(f"{name} applied until Ready", ready)
-    add(f"{name} applied until answered", ready + wait("answered", lambda: answers(key), 60))
+    add(f"{what} until Ready", ready)
+    add(f"{what} until answered", ready + wait("answered", lambda: answers(key), 60))
 
 
 def leave():
-    kubectl("delete", "rayservice", "ensemble", "--wait")
+    helm("uninstall", "ensemble", "--wait")
     wait("gone", lambda: not get("pods", "--selector", "ray.io/node-type")["items"])
 
 
@@ -266,13 +262,18 @@ def token():
     return get("secret", status["activeServiceStatus"]["rayClusterName"])["data"]["auth_token"]
 
 
-def change(key, what, *, name="rayservice.yaml", pause_s=0.0, count=2, **changes):
+def change(key, what, *, how=install, pause_s=0.0, count=2, **changes):
     """Change the cluster under load, until the old pods are gone. The new one has a token of its own."""
     before, former = heads(), token()
-    with clients(f"{name}, {what}", key, pause_s=pause_s):
-        apply(service(name, count=count, **changes))
+    with clients(what, key, pause_s=pause_s):
+        how(count=count, **changes)
         wait("changed", lambda: not set(before) & set(heads()) and is_ready(count))
     assert token() != former, "the second cluster has the token of the first"
+
+
+def back(**_):
+    """Go back to the former revision."""
+    helm("rollback", "ensemble")
 
 
 def undo(key):
@@ -282,18 +283,18 @@ def undo(key):
         pending = get("rayservice", "ensemble")["status"].get("pendingServiceStatus", {})
         return pending.get("applicationStatuses", {}).get("ensemble", {}).get("status")
 
-    with clients("rayservice.yaml, an upgrade that can't start, until it has failed", key):
-        apply(service(image=NEXT, models="/nowhere"))
+    with clients("helm upgrade that can't start, until it has failed", key):
+        install(image=NEXT, models="/nowhere")
         wait("failed", lambda: state() == "DEPLOY_FAILED")
-    with clients("rayservice.yaml, back from it, until its pods are gone", key):
-        apply(service())
+    with clients("helm rollback from it, until its pods are gone", key):
+        back()
         wait("gone", lambda: existing("head") == 1 and is_ready())
 
 
 def resize(key, count):
     """Change the number of workers of the running cluster under load, as docs/kubernetes.md does."""
-    with clients(f"rayservice.yaml, changed to {count} workers", key):
-        apply(service(count=count))
+    with clients(f"changed to {count} workers", key):
+        install(count=count)
         least = {"op": "replace", "path": "/spec/workerGroupSpecs/0/minReplicas", "value": count}
         cluster = kubectl("get", "raycluster", "--output=name").strip()
         kubectl("patch", cluster, "--type=json", f"--patch={json.dumps([least])}")
@@ -302,7 +303,7 @@ def resize(key, count):
 
 def autoscale(key):
     """Let KubeRay's autoscaler add a worker for a load, and take it away again, and go back to a fixed number."""
-    change(key, "changed to one worker and an autoscaler", pause_s=1, count=1, options=[SCALING])
+    change(key, "changed to one worker and an autoscaler", pause_s=1, count=1, scales=True)
     grow(key, "autoscaler")
     shrink(key, "autoscaler")
     change(key, "changed to two workers without an autoscaler", pause_s=1)
@@ -324,7 +325,7 @@ def shrink(key, what):
 def autoscale_again(key):
     """Let the autoscaler of a head that may be lost add a worker, lose that head, and let the next one take it away."""
     what = "autoscaler with Redis"
-    change(key, "one worker and an autoscaler", name=HA, pause_s=1, count=1, options=[SCALING])
+    change(key, "Redis: one worker and an autoscaler", pause_s=1, count=1, scales=True, **HA)
     grow(key, what)
     with clients(f"{what}: the head deleted under this load", key, count=4 * CLIENTS):
         [before] = heads()
@@ -339,7 +340,7 @@ def rotate(key):
         with clients("key replaced, calls with the old one", key):
             KEY.write_text(new := keys.rotate(KEYS, "clients", OVERLAP_S / 3600))
             end = time.monotonic() + OVERLAP_S
-            secret("generic", "ensemble-keys", f"--from-file=keys={KEYS}")
+            install()
             add("key replaced until each worker knows it", wait("known", lambda: statuses(new) == ["200", "200"], 130))
             following.enter_context(clients("key replaced, calls with the new one", new))
         assert time.monotonic() < end, "the clients with the old key were late"
@@ -363,8 +364,8 @@ def secure(key):
 
     leave()
     certificate = put("first")
-    apply(service(options=[TLS]))
-    show("rayservice.yaml applied", certificate)
+    install(tls={"secret": "ensemble-tls"})
+    show("installed", certificate)
     show("the certificate renewed", put("renewed"))
     assert statuses(key) == ["000", "000"], "a worker answered without TLS"
 
@@ -372,8 +373,8 @@ def secure(key):
 def reconfigure(key):
     """Change an argument of the application: Serve replaces one replica after the other, in the same pods."""
     before = ready_since()
-    with clients("rayservice.yaml, an argument changed", key):
-        apply(service(patience_ms=2900))
+    with clients("an argument changed", key):
+        install(patience_ms=2900)
         wait("replaced", lambda: len(now := ready_since()) == 2 and not set(before.items()) & set(now.items()))
 
 
@@ -388,7 +389,8 @@ def rate(url, key, count):
 
 def compare(key):
     """Load a pod, and `ensemble serve` with the same application on the same cores, in turn."""
-    served = yaml.safe_load(yaml.safe_load((FOLDER / "rayservice.yaml").read_text())["spec"]["serveConfigV2"])
+    [service] = [each for each in rendered(chosen(), "--set-file", f"keys.file={KEYS}") if each["kind"] == "RayService"]
+    served = yaml.safe_load(service["spec"]["serveConfigV2"])
     [application] = served["applications"]
     application["args"]["access"]["keys"] = str(RUN / "keys")
     application["deployments"][0]["num_replicas"] = 1
@@ -411,31 +413,41 @@ def compare(key):
 def hold(key):
     """Start the cluster whose head may be lost, and lose pods."""
     leave()
-    redis = (FOLDER / "redis.yaml").read_text().replace("image: redis:7.4", "image: localhost/base:1")
-    apply(redis)
-    start(HA, key)
-    delete(workers, key, f"{HA}, a worker deleted")
-    delete(heads, key, f"{HA}, the head deleted")
-    delete(workers, key, f"{HA}, a worker deleted right after that")
+    start("helm install with a Redis", key, **HA)
+    delete(workers, key, "Redis: a worker deleted")
+    delete(heads, key, "Redis: the head deleted")
+    delete(workers, key, "Redis: a worker deleted right after that")
 
 
 def begin():
-    """Make the Secrets and what stands beside the RayServices."""
+    """Let the namespace admit only pods of the restricted standard, and install the chart."""
+    kubectl("label", "namespace", "default", "pod-security.kubernetes.io/enforce=restricted")
     KEY.write_text(keys.add(KEYS, "clients", None))
-    secret("generic", "ensemble-keys", f"--from-file=keys={KEYS}")
     secret("generic", "ensemble-redis", "--from-literal=password=of-a-test")
-    for name in ("switches", "disruption", "network", "service"):
-        kubectl("apply", "--filename", str(FOLDER / f"{name}.yaml"))
-    start("rayservice.yaml", KEY.read_text())
+    start("helm install", KEY.read_text())
+
+
+def remove(_):
+    """Remove the release, and everything that it made."""
+    leave()
+    left = kubectl(
+        "get",
+        "all,secret,configmap,pdb,networkpolicy,rayservice,raycluster",
+        "--selector",
+        "app.kubernetes.io/instance=ensemble",
+        "--output=name",
+    )
+    assert not left, left
+    add("helm uninstall leaves nothing", 0)
 
 
 STEPS = {
     "compare": compare,
     "argument": reconfigure,
-    "worker": partial(delete, workers, what="rayservice.yaml, a worker deleted"),
+    "worker": partial(delete, workers, what="a worker deleted"),
     "key": rotate,
     "upgrade": partial(change, what="upgrade to another image with models of its own", image=NEXT),
-    "rollback": partial(change, what="rollback to the former image"),
+    "rollback": partial(change, what="helm rollback to the former image", how=back),
     "undo": undo,
     "more": partial(resize, count=3),
     "fewer": partial(resize, count=2),
@@ -443,6 +455,7 @@ STEPS = {
     "tls": secure,
     "head": hold,
     "head-autoscale": autoscale_again,
+    "remove": remove,
 }
 
 

@@ -4,6 +4,7 @@ set -euo pipefail
 export K=${K:-${XDG_CACHE_HOME:-$HOME/.cache}/ensemble-kubernetes}
 cd "$(dirname "$0")/../.."
 tests/kubernetes/build.sh
+tests/kubernetes/tools.sh
 tests/kubernetes/images.sh
 trap 'tests/kubernetes/node.sh down' EXIT
 tests/kubernetes/node.sh up

@@ -43,7 +43,6 @@ class GrpcServer:
     def __init__(self, service: Service) -> None:
         """Set the protocols to serve."""
         self._ingress, self._access, self._headers = service.ingress, service.access, service.headers
-        self._max_image_bytes = service.max_image_bytes
         self._methods = {
             path: Method(service.calls.get(path), GetMessageClass(each.input_type), GetMessageClass(each.output_type))
             for path, each in methods(service.protocols)
@@ -98,8 +97,7 @@ class GrpcServer:
             await self._ingress.admission.admit(call.caller)
         elif rpc.observed:
             self._ingress.admission.check(by=call.caller)
-        limits = (settings.max_request_bytes, rpc.fields(settings), self._max_image_bytes)
-        return await rpc.handler(decoded(body, request, *limits), call)
+        return await rpc.handler(decoded(body, request, settings.max_request_bytes, rpc.fields(settings)), call)
 
 
 def methods(protocols: Iterable[Protocol]) -> list[tuple[str, MethodDescriptor]]:

@@ -14,7 +14,6 @@ from deployments.contract.caller import Caller
 from deployments.contract.errors import ImageTooLarge, InvalidParameter
 from deployments.contract.options import Options
 from deployments.ingress.admission import AdmissionController
-from deployments.ingress.elements import elements
 from deployments.ingress.http.content_encoding import decoded
 from deployments.ingress.options import DEFAULT
 from deployments.ingress.settings import IngressSettings
@@ -98,7 +97,6 @@ async def document(
     by: Caller,
     limit: Limit | None = None,
     json_bytes: int = sys.maxsize,
-    image: Limit | None = None,
     asked: Options = DEFAULT,
 ) -> tuple[bytes, float]:
     """Admit a request, and read its whole body, a JSON document; also when it began to arrive, as `Upload` has it.
@@ -112,24 +110,19 @@ async def document(
         by: who sends it.
         limit: its limit; default: any body's.
         json_bytes: how many bytes of the body are JSON, of which elements are counted.
-        image: the limit of each image, if the JSON has images in base64, and a raw tensor of images follows it.
         asked: the options of the request's headers, which are known before its body.
 
     Raises:
         EnsembleError: as `AdmissionController.arriving` and `bounded`.
-        ImageTooLarge: an image, or its text, is too long; the rest is not read.
-        InvalidParameter: it may have more elements or images than the settings allow; the rest is not read.
+        InvalidParameter: it may have more elements than the settings allow; the rest is not read.
     """
-    settings, chunks, count, text = admission.settings, [], 0, 0
-    limit, raw = limit or of_request(settings), image and RawImages(admission, image)
+    most, chunks, count = admission.settings.max_elements, [], 0
     async with admission.arriving(asked, by) as arrival:
-        async for chunk in bounded(request, limit, arrival):
-            in_json, rest = chunk[:json_bytes], chunk[json_bytes:]
-            json_bytes -= len(in_json)
-            count += check_elements(in_json, settings.max_elements, count)
-            if image and raw:
-                text = check_text(in_json, image, text)
-                raw.check(rest)
+        async for chunk in bounded(request, limit or of_request(admission.settings), arrival):
+            count += sum(map(chunk[:json_bytes].count, (b",", b"[", b"{")))
+            if count > most:
+                raise InvalidParameter(f"the JSON has more than {most} commas and opening brackets")
+            json_bytes = max(0, json_bytes - len(chunk))
             chunks.append(chunk)
     return b"".join(chunks), arrival.began
 
@@ -146,42 +139,6 @@ def parsed(body: bytes, model: type[T], hint: str = "", mend: Callable[[Any], An
     except (ValueError, RecursionError) as err:
         why = f"{err}; {hint}" if hint else str(err)
         raise InvalidParameter(f"the body is not the JSON object that is needed: {why}") from err
-
-
-def check_elements(chunk: bytes, most: int, before: int = 0) -> int:
-    """Return the most elements that a part of a JSON document can begin; raise InvalidParameter for too many."""
-    elements = sum(map(chunk.count, (b",", b"[", b"{")))
-    if before + elements > most:
-        raise InvalidParameter(f"the JSON has more than {most} commas and opening brackets")
-    return elements
-
-
-def check_text(chunk: bytes, image: Limit, before: int = 0) -> int:
-    """Count the bytes since a JSON document's last text or element; raise ImageTooLarge if no image is as long."""
-    text = len(chunk) - 1 - end if (end := max(map(chunk.rfind, (b'"', b",")))) >= 0 else before + len(chunk)
-    if text > image.most * 4 // 3 + 4:
-        raise image.error("an image has more bytes")
-    return text
-
-
-class RawImages:
-    """Follows the images of a raw tensor as it arrives."""
-
-    def __init__(self, admission: AdmissionController, image: Limit) -> None:
-        """Set what bounds their number, and the limit of each."""
-        self._admission, self._image = admission, image
-        # How many have begun, what has come of the next one's length, and where that is in what comes next.
-        self._count, self._begun, self._at = 0, b"", 0
-
-    def check(self, chunk: bytes) -> None:
-        """Raise ImageTooLarge for an image that is too long, and InvalidParameter for one too many."""
-        raw, at = self._begun + chunk, self._at
-        for begin, end in elements(raw, at):
-            self._count, at = self._count + 1, end
-            self._admission.check_count(self._count)
-            if end - begin > self._image.most:
-                raise self._image.error(f"an image has {end - begin} bytes")
-        self._begun, self._at = raw[at:], max(0, at - len(raw))
 
 
 def has_large_rest(request: Request) -> bool:

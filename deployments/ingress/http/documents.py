@@ -69,6 +69,7 @@ def openapi(documented: Routes) -> dict[str, Any]:
     }
 
 
+@cache
 def release() -> str:
     """Return the version of the server: its package's, or `0` where only its files are there."""
     try:
@@ -77,12 +78,18 @@ def release() -> str:
         return "0"
 
 
-async def _asset(request: Request, _: Call) -> Response:
-    name = request.scope["path"].rpartition("/")[2]
+@cache
+def _assets() -> Path:
+    """Find the folder of Swagger UI's files."""
     spec = find_spec("fastapi_offline")
     assert spec is not None
     assert spec.origin is not None
-    return FileResponse(Path(spec.origin).parent / "static" / name, media_type=ASSETS[name])
+    return Path(spec.origin).parent / "static"
+
+
+async def _asset(request: Request, _: Call) -> Response:
+    name = request.scope["path"].rpartition("/")[2]
+    return FileResponse(_assets() / name, media_type=ASSETS[name])
 
 
 def _models(route: Route) -> list[Any]:

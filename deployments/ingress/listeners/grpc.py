@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -33,8 +32,6 @@ FLUSH_S, LOOK_EVERY_S = 5.0, 0.01
 BACKLOG = 1024
 # HAProxy allows 1,024 calls at a time.
 MOST_STREAMS = 64
-# Bytes of a message at which it is checked before its end has come, and again at twice as many.
-CHECKED_FROM = 8192
 _, REQUEST_ID = REQUEST_IDS
 Answer = Callable[[GrpcCall], Awaitable[Answered | None]]
 
@@ -51,7 +48,6 @@ class GrpcConnection(asyncio.Protocol):
         self,
         answer: Answer,
         most_bytes: Callable[[], int],
-        check: Callable[[GrpcCall], None],
         connections: set[GrpcConnection],
     ) -> None:
         """Create a connection.
@@ -59,11 +55,9 @@ class GrpcConnection(asyncio.Protocol):
         Args:
             answer: answers a call.
             most_bytes: returns the most bytes of a message.
-            check: sets the status of a call whose message is to be refused by its first part.
             connections: the set that it is in while it lasts.
         """
-        self._answer, self._most_bytes, self._check, self._connections = answer, most_bytes, check, connections
-        self._checks_at = CHECKED_FROM
+        self._answer, self._most_bytes, self._connections = answer, most_bytes, connections
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
@@ -114,7 +108,6 @@ class GrpcConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """Start the time of the call."""
-        self._checks_at = CHECKED_FROM
         self.call = call = GrpcCall(self._path.decode("latin-1"), self._metadata, self._most_bytes())
         self._deadline = asyncio.get_running_loop().call_later(call.timeout_s, self._expire, call)
 
@@ -125,9 +118,6 @@ class GrpcConnection(asyncio.Protocol):
         call.body += data
         if call.is_too_much:
             call.check()
-        elif len(call.body) >= self._checks_at:
-            self._checks_at = 2 * len(call.body)
-            self._check(call)
         if call.code is not grpc.StatusCode.OK:
             self._write(call, None)
             self.close()
@@ -207,7 +197,6 @@ class GrpcListener:
         server: GrpcServer,
         most_bytes: Callable[[], int],
         services: Sequence[ServiceDescriptor],
-        max_image_bytes: int = sys.maxsize,
     ) -> None:
         """Create a listener.
 
@@ -215,11 +204,9 @@ class GrpcListener:
             server: answers calls.
             most_bytes: returns the most bytes of a request's images, which may change.
             services: the served services.
-            max_image_bytes: the most bytes of an image.
         """
         self._server, self._most_bytes, self.services = server, lambda: most_bytes() + BESIDES, services
         self._methods = {f"/{service.full_name}/{each.name}": each for service in services for each in service.methods}
-        self._max_image_bytes = max_image_bytes
         self._listening: asyncio.Server | None = None
         self._connections: set[GrpcConnection] = set()
 
@@ -232,10 +219,6 @@ class GrpcListener:
     def streams(self) -> int:
         """The number of calls that are answered by streams."""
         return sum(each.streams for each in self._connections)
-
-    def _check(self, call: GrpcCall) -> None:
-        if (method := self._methods.get(call.path)) is not None:
-            call.check_beginning(method.input_type, self._max_image_bytes)
 
     def _has_room(self, call: GrpcCall) -> bool:
         """Tell whether one more stream fits; a sender may have half of all."""
@@ -266,7 +249,7 @@ class GrpcListener:
         """Listen on a socket."""
         loop = asyncio.get_running_loop()
         self._listening = await loop.create_unix_server(
-            lambda: GrpcConnection(self._answer, self._most_bytes, self._check, self._connections),
+            lambda: GrpcConnection(self._answer, self._most_bytes, self._connections),
             path,
             backlog=BACKLOG,
         )

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
-from typing import Any
 from urllib.parse import quote
 
 import grpc
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from deployments.contract.caller import ADDRESS, network
-from deployments.contract.errors import ImageTooLarge, InvalidParameter
 from deployments.contract.names import COMPRESSED
-from deployments.ingress.grpc import wire
-from deployments.ingress.routes import FIELDS_BESIDES
 
 # A message begins with a byte that says whether it is compressed, and with its length.
 PREFIX = 5
@@ -86,15 +81,6 @@ class GrpcCall:
             words = "a call has one message, which begins with its length"
             self.code, self.details = grpc.StatusCode.INVALID_ARGUMENT, words
         return self.code is grpc.StatusCode.OK
-
-    def check_beginning(self, message: Any, max_image_bytes: int) -> None:
-        """Set the status if the first part of a message, of a type, begins an image with more bytes."""
-        reasons_to_wait = (DecodeError, IndexError, InvalidParameter)
-        with suppress(*reasons_to_wait), memoryview(self.body) as whole, whole[PREFIX:] as come:
-            try:
-                wire.check(come, self._declared, message, FIELDS_BESIDES, max_image_bytes)
-            except ImageTooLarge as err:
-                self.code, self.details = grpc.StatusCode[err.grpc_status], f"{err.code}: {err.message}"
 
     def invocation_metadata(self) -> Metadata:
         """Return the client's metadata."""

@@ -122,11 +122,11 @@ class OpenInferenceHttp:
         if (declared := bodies.media_type(request.headers)) not in JSON_TYPES:
             raise UnsupportedMediaType(f"{declared!r} is not application/json")
         length = tensors.json_bytes(request.headers.get(tensors.BINARY))
-        image = bodies.of_image(settings, self._service.max_image_bytes) if tensors.has_images(model) else None
         # Without JSON the whole body is one image.
-        limit, image = (None, image) if length else (image, None)
+        is_image = length == 0 and model.takes_images
+        limit = bodies.of_image(settings, self._service.max_image_bytes) if is_image else None
         by_headers, admission = headers.with_options(options.DEFAULT, request.headers), self._ingress.admission
-        body, began = await bodies.document(request, admission, call.caller, limit, length, image, by_headers)
+        body, began = await bodies.document(request, admission, call.caller, limit, length, by_headers)
         asked = tensors.read(model, body, length, settings, store)
         inferred = await model.infer(
             asked.tensor,

@@ -126,11 +126,6 @@ def write(model: Model, asked: Asked, inferred: Inferred, store: TensorStore) ->
     return Response(b"".join([head, *raws]), media_type="application/octet-stream", headers={BINARY: str(len(head))})
 
 
-def has_images(model: Model) -> bool:
-    """Tell whether a model takes encoded images."""
-    return model.metadata.inputs[0].datatype == "BYTES"
-
-
 def json_bytes(header: str | None) -> int:
     """Return how many bytes of a body are JSON by its `Inference-Header-Content-Length`; all, without this header.
 
@@ -147,7 +142,7 @@ def json_bytes(header: str | None) -> int:
 def _whole(model: Model, body: bytes) -> Tensor:
     """Take the whole body as the one input: an element of BYTES, or a row."""
     [own] = model.metadata.inputs
-    if own.datatype == "BYTES":
+    if model.takes_images:
         return Tensor(own.name, own.datatype, [1], [body])
     return tensors.from_raw(own.name, own.datatype, [1, *own.shape[1:]], body, 0)
 

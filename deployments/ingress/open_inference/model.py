@@ -79,6 +79,11 @@ class Model(ABC):
         return self._metadata
 
     @property
+    def takes_images(self) -> bool:
+        """Whether its input is encoded images, and not pixels."""
+        return self._metadata.inputs[0].datatype == "BYTES"
+
+    @property
     def statistics(self) -> Statistics:
         """Its counts."""
         return self._ingress.execution.statistics

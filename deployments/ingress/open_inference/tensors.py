@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from deployments.contract.answer import PROBABILITY_DIGITS
 from deployments.contract.errors import InvalidParameter
-from deployments.ingress.elements import elements
 
 DTYPES: dict[str, Any] = {
     "BOOL": np.bool_,
@@ -26,6 +25,8 @@ DTYPES: dict[str, Any] = {
 # The kinds of numpy's arrays of JSON's numbers that a tensor of a kind accepts.
 FROM_JSON = {"b": "b", "i": "i", "u": "iu", "f": "iuf"}
 MOST_DIMENSIONS = 8
+# Of an element of BYTES, before the element.
+LENGTH_BYTES = 4
 # The most elements that come one by one: to make Python's numbers of more would hold the event loop up.
 MOST_NUMBERS = 1_000_000
 
@@ -118,11 +119,15 @@ def to_list(tensor: Tensor) -> list[Any]:
 
 def split(raw: bytes | memoryview, most: int) -> list[bytes]:
     """Split a raw tensor of BYTES into at most `most` + 1 elements: each follows its length, 4 bytes little-endian."""
-    places = list(islice(elements(raw), most + 1))
-    end = places[-1][1] if places else 0
-    if end > len(raw) or (end < len(raw) and len(places) <= most):
-        raise InvalidParameter("the raw tensor ends within an element; each is a 4-byte length and its bytes")
-    return [bytes(raw[begin:end]) for begin, end in places]
+    found: list[bytes] = []
+    at = 0
+    while at < len(raw) and len(found) <= most:
+        begin = at + LENGTH_BYTES
+        at = begin + int.from_bytes(raw[at:begin], "little")
+        if at > len(raw):
+            raise InvalidParameter("the raw tensor ends within an element; each is a 4-byte length and its bytes")
+        found.append(bytes(raw[begin:at]))
+    return found
 
 
 def classified(tensor: Tensor, most: int, labels: Sequence[str]) -> Tensor:

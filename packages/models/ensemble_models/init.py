@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import click
 
@@ -17,8 +19,11 @@ from deployments.repository.repository import versions
 from ensemble_models.check import measure
 from ensemble_models.dataset import Dataset, sample
 from ensemble_models.exporters.folder import MLMODEL, default_name, model_in, models_in
+from ensemble_models.imports.found import Found, ImportedMember
+from ensemble_models.imports.read import read
 from ensemble_models.options import FILE, Command, OutputFile, option, repository_option
 from ensemble_models.prepare import __main__ as prepare
+from ensemble_models.prepare.source import ORDERS, USUAL
 from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.strict_yaml import Document
@@ -26,17 +31,15 @@ from scripts.strict_yaml import Document
 # Of more images, so many are drawn to show which members pay.
 MOST_IMAGES = 2_000
 # What several members need to answer without one of them.
-QUORUM = """\
-      # One member is enough: the answer names a member that fails or takes over 3 s. Inline members share a process.
-      ensemble: {quorum: 1, patience_ms: 3000}
-"""
+QUORUM = {"quorum": 1, "patience_ms": 3000}
+WHY = "# One member is enough: the answer names a member that fails or takes over 3 s. Inline members share a process."
 TEXT = """# Served by `ensemble serve {file}`; measured on labelled images by `ensemble check {file} --data FOLDER`.
 applications:
   - name: ensemble
     import_path: {import_path}
     args:
       model_repository: {repository}  # <name>/<version>/; a relative path is relative to this file's folder
-{ensemble}      transformer: {{placement: inline}}
+{why}{sections}      transformer: {{placement: inline}}
       members:  # a version that is written later is not served before `version` names it
 {members}
       combiner: {{placement: inline}}
@@ -47,25 +50,31 @@ applications:
 """
 
 
-def write(file: Path, repository: Path, members: list[str]) -> None:
-    """Write a configuration of some models of a repository, if they can be served together.
+def write(
+    file: Path, repository: Path, members: Sequence[ImportedMember], sections: Mapping[str, Any] | None = None
+) -> None:
+    """Write a configuration of some models of a repository, if they can be served together, with further settings.
 
     Raises:
         FileExistsError: the file is there.
         ConfigurationError: a model is missing, or the models don't fit together.
     """
     folder, target = repository.resolve(), file.resolve().parent
-    application = {"args": {"model_repository": str(folder), "members": [{"name": name} for name in members]}}
-    config, agreed = configuration.check(application)
-    lines = [
-        f"        - {{name: {_in_yaml(name)}, version: {agreed.versions[name]}, placement: inline}}" for name in members
-    ]
+    settings = {name: dict(fields) for name, fields in (sections or {}).items()}
+    if len(members) > 1:
+        settings["ensemble"] = QUORUM | settings.get("ensemble", {})
+    entries = [{"name": each.name, **each.settings, "placement": "inline"} for each in members]
+    config, agreed = configuration.check({"args": {"model_repository": str(folder), "members": entries, **settings}})
+    local = [entry for entry in entries if "kind" not in entry]
+    for entry in local:
+        entry["version"] = agreed.versions[entry["name"]]
     text = TEXT.format(
         file=file,
         import_path=configuration.IMPORT_PATH,
         repository=_in_yaml(os.path.relpath(folder, target) if folder.is_relative_to(target) else str(folder)),
-        ensemble=QUORUM if len(members) > 1 else "",
-        members="\n".join(lines),
+        why=f"      {WHY}\n" if len(members) > 1 else "",
+        sections="".join(f"      {name}: {_in_yaml(fields)}\n" for name, fields in settings.items()),
+        members="\n".join(f"        - {_in_yaml(dict(sorted(entry.items(), key=_place)))}" for entry in entries),
     )
     with file.open("x", encoding="utf-8") as stream:
         stream.write(text)
@@ -83,11 +92,14 @@ def temporary(members: Sequence[Path], data: Path | None, labels: Path | None) -
     Raises:
         ModelError, ScriptError: as `prepared`.
     """
+    flags = {flag: (str(given),) for flag, given in (("--data", data), ("--labels", labels)) if given is not None}
     with TemporaryDirectory(prefix="ensemble-models-") as folder:
         file, repository = Path(folder) / "serve.yaml", Path(folder) / "models"
         names = [str(each) for each in dict.fromkeys(members)]
         check(file, names)
-        write(file, repository, [prepared(name, repository, data, labels) for name in names])
+        chosen = [named(name) for name in names]
+        imported(chosen, repository, flags)
+        write(file, repository, chosen)
         print(file.read_text(encoding="utf-8"))
         yield file
 
@@ -102,39 +114,73 @@ def show_worth(file: Path, data: Path) -> None:
         print(f"these images helped to decide: repeat it on others by ensemble check {file} --data FOLDER")
 
 
-def _in_yaml(text: str) -> str:
-    """Write a name or a path in YAML: in quotes only where YAML would read something else, as a number."""
-    with suppress(ConfigurationError):
-        if Document(text).value == text:
-            return text
-    return json.dumps(text, ensure_ascii=False)
+def _place(field: tuple[str, Any]) -> int:
+    """Return the place of a member's field in its entry: the name first, then the version."""
+    return {"name": 0, "version": 1}.get(field[0], 2)
 
 
-def prepared(member: str, repository: Path, data: Path | None, labels: Path | None = None) -> str:
-    """Return the name of a model, which is prepared if a file or the folder of a SavedModel is given.
+def _in_yaml(value: Any) -> str:
+    """Write a value in YAML on one line; a text in quotes only where YAML would read something else, as a number."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_in_yaml(name)}: {_in_yaml(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_in_yaml, value)) + "]"
+    if isinstance(value, str):
+        with suppress(ConfigurationError):
+            if Document(f"[{value}]").value == [value]:
+                return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+@contextmanager
+def undone_by_failure(repository: Path, names: Sequence[str]) -> Iterator[None]:
+    """Remove the versions that a block has written, if it fails."""
+    before = {name: set(versions(repository, name)) for name in names}
+    try:
+        yield
+    except BaseException:
+        for name, known in before.items():
+            for number in set(versions(repository, name)) - known:
+                shutil.rmtree(repository / name / str(number))
+        raise
+
+
+def imported(members: Sequence[ImportedMember], repository: Path, flags: Mapping[str, tuple[str, ...]]) -> None:
+    """Prepare the members that have a source; flags of `ensemble prepare` hold where a member says nothing.
 
     Raises:
-        ModelError: the file can't become a member.
-        ScriptError: the file does not say how, and there are no images that show it.
+        ModelError: a file can't become a member.
+        ScriptError: a file does not say how, and there are no images that show it.
     """
-    if not is_file_of_model(member):
-        return member
-    name = name_of(member)
-    arguments = [member, "--name", name, "--repository", str(repository)]
-    for flag, given in (("--data", data), ("--labels", labels)):
-        arguments += [] if given is None else [flag, str(given)]
+    for each in members:
+        if each.source is not None:
+            each.settings["version"] = prepared(each.source, each.name, repository, {**flags, **each.flags})
+        if each.canary is not None:
+            each.flags.pop("--version", None)
+            version = prepared(each.canary, each.name, repository, {**flags, **each.flags})
+            each.settings["canary"]["version"] = version
+
+
+def prepared(source: Path, name: str, repository: Path, flags: Mapping[str, tuple[str, ...]]) -> int:
+    """Prepare a model with flags of `ensemble prepare`; return its version.
+
+    Raises:
+        ModelError, ScriptError: as `imported`.
+    """
+    given = [word for flag, values in flags.items() for word in (flag, *values)]
     try:
-        with prepare.main.make_context("prepare", arguments) as context:
+        with prepare.main.make_context("prepare", [str(source), "--name", name, *given]) as context:
+            context.params["repository"] = repository
             prepare.main.invoke(context)
     except (ScriptError, ModelError) as err:
         # What no flag would change is reported as it is.
         if "--" not in str(err):
             raise
         raise ScriptError(
-            f"{err}; these are flags of `ensemble prepare {member} --name {name}`: run it with them, then name "
+            f"{err}; these are flags of `ensemble prepare {source} --name {name}`: run it with them, then name "
             f"{name!r} by --members"
         ) from err
-    return name
+    return int(flags["--version"][0]) if "--version" in flags else versions(repository, name)[-1]
 
 
 def is_file_of_model(member: str) -> bool:
@@ -147,6 +193,11 @@ def is_file_of_model(member: str) -> bool:
 def name_of(member: str) -> str:
     """Name the model of a member; see `default_name`."""
     return default_name(model_in(Path(member))) if is_file_of_model(member) else member
+
+
+def named(member: str) -> ImportedMember:
+    """Make a member of what the command line names: a file or a folder with a model, or a model of the repository."""
+    return ImportedMember(name_of(member), Path(member) if is_file_of_model(member) else None)
 
 
 def check(file: Path, members: list[str]) -> None:
@@ -162,25 +213,41 @@ def check(file: Path, members: list[str]) -> None:
 
 @click.command("init", cls=Command)
 @click.argument("file", type=OutputFile(), metavar="FILE.yaml")
-@option("--members", multiple=True, required=True, metavar="MEMBER...", help="Models of the repository, and files.")
+@option("--members", multiple=True, metavar="MEMBER...", help="Models of the repository, and files.")
+@option("--from", "origin", type=FILE, help="Another server's model repository or configuration.")
 @option("--data", type=FILE, help="Labelled images, <class>/*.jpg; decide how files are prepared.")
+@option("--labels", type=FILE, help="Class names in order of index, for files that have none.")
+@option("--normalize", type=click.Choice(tuple(USUAL)), help="Mean and deviation, where nothing says it.")
+@option("--channel-order", type=click.Choice(ORDERS), help="Order of the colours, where nothing says it.")
 @repository_option
-def main(file: Path, members: tuple[str, ...], data: Path | None, repository: Path) -> None:
+def main(file: Path, members: tuple[str, ...], origin: Path | None, repository: Path, **given: Any) -> None:
     """Write the configuration that serves models of your own.
 
     ensemble init my.yaml --members mine other
     ensemble init my.yaml --members one.onnx two.onnx --data images/     # prepares them first
+    ensemble init my.yaml --from model_repository/ --data images/        # what another server serves
     ensemble serve my.yaml
 
     A member that is a file, or a folder with a model, becomes a model of the repository by `ensemble prepare`; its
     name is the file's without the suffix, or the folder's. Every node runs in one process, which is the fastest on one
     machine. docs/configuration.md has every field.
+
+    `--from` reads a model repository of Triton, a config.json of OpenVINO Model Server, or a manifest of KServe or
+    Seldon Core 1, and prints what became of each field. It runs no code of the other server (docs/migrate.md).
     """
+    if bool(members) == (origin is not None):
+        raise click.UsageError("name the models by --members, or another server's configuration by --from")
+    flags = {f"--{name.replace('_', '-')}": (str(value),) for name, value in given.items() if value is not None}
     names = list(dict.fromkeys(members))
-    check(file, names)
-    write(file, repository, [prepared(name, repository, data) for name in names])
-    if data is not None and len(names) > 1:
-        show_worth(file, data)
+    found = Found("", [named(each) for each in names]) if origin is None else read(origin)
+    check(file, names or [each.name for each in found.members])
+    if found.rows:
+        found.table().show()
+    with undone_by_failure(repository, [each.name for each in found.members]):
+        imported(found.members, repository, flags)
+        write(file, repository, found.members, found.sections)
+    if given["data"] is not None and len(found.members) > 1:
+        show_worth(file, given["data"])
     print(f"serve it: ensemble serve {file}")
 
 

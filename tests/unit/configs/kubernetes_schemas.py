@@ -1,46 +1,35 @@
-"""Writes the part of the published schemas that the manifests use, by which the ordinary tests check them.
+"""Writes the part of the published schemas that the chart uses, by which the ordinary tests check what Helm renders.
 
     python -m tests.unit.configs.kubernetes_schemas FILE...
 
 The files are the CustomResourceDefinitions of KubeRay (ray-operator/config/crd/bases/ray.io_rayservices.yaml), KServe
 (config/crd/full/serving.kserve.io_clusterservingruntimes.yaml) and the Prometheus operator
-(example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml), and Kubernetes' own
-api/openapi-spec/swagger.json. Together they are megabytes; a manifest uses some hundred of their fields. To be run when
-a manifest has a field that no manifest had, and for newer versions.
+(example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml and _prometheusrules.yaml), and Kubernetes'
+own api/openapi-spec/swagger.json. Together they are megabytes; the chart uses some hundred of their fields. To be run
+when the chart has a field that it had not, and for newer versions.
 """
 
 import json
-import re
 import sys
 from pathlib import Path
 
 import yaml
 
 from tests.conftest import ROOT
+from tests.kubernetes.chart import RUNTIME, rendered
 
-MANIFESTS = sorted((ROOT / "configs" / "kubernetes").glob("*.yaml"))
 SCHEMAS = ROOT / "tests" / "unit" / "configs" / "kubernetes.json"
+EVERYTHING = yaml.safe_load((ROOT / "tests" / "unit" / "configs" / "kubernetes_values.yaml").read_text())
 KEPT = ("type", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "required")
 ROOT_FIELDS = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
 
 
-# Lines of the manifests that a user may take the hash from.
-TLS = r"- \{name: (?:tls,|ENSEMBLE_TLS_).*"
-TRACES = r"- \{name: OTEL_.*"
-SCALING = r"(?:- \{name: api,|enableInTreeAutoscaling: true|autoscal\w+: \{|  (?:metrics_|policy|volumeMounts)).*"
-
-
-def with_options(file, *options):
-    """The text of a manifest with these lines, without their hash."""
-    return re.sub(rf"^( +)# ({'|'.join(options)})$", r"\1\2", file.read_text(), flags=re.MULTILINE)
-
-
 def documents():
-    """What the manifests hold, by `apiVersion` and `kind`."""
+    """What the chart and the runtime for KServe hold, with few and with all values, by `apiVersion` and `kind`."""
     found = {}
-    for file in MANIFESTS:
-        for document in yaml.safe_load_all(with_options(file, TLS, TRACES, SCALING)):
-            found.setdefault(f"{document['apiVersion']} {document['kind']}", []).append(document)
+    few = {"keys": {"file": "digests"}}
+    for document in (*rendered(few), *rendered(EVERYTHING), yaml.safe_load(RUNTIME.read_text())):
+        found.setdefault(f"{document['apiVersion']} {document['kind']}", []).append(document)
     return found
 
 

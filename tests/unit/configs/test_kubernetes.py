@@ -1,8 +1,10 @@
-"""The manifests for Kubernetes, by the published schemas of what they use (`kubernetes_schemas.py`)."""
+"""The chart for Kubernetes, as Helm renders it, by the published schemas of what it uses (`kubernetes_schemas.py`)."""
 
 import json
 import re
 import shlex
+import shutil
+import subprocess
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
@@ -21,181 +23,348 @@ from scripts.serve.exposure import CERTIFICATE, CERTIFICATE_KEY
 from scripts.serve.ports import GRPC_PORT, HTTP_PORT
 from scripts.serve.server import READY_TIMEOUT_S
 from tests.conftest import ROOT
-from tests.unit.configs.kubernetes_schemas import MANIFESTS, SCALING, SCHEMAS, TLS, TRACES, documents, with_options
+from tests.kubernetes.chart import CHART, HELM, POSSIBLE, RUNTIME, helm, pods, refused, rendered, tool
+from tests.unit.configs.kubernetes_schemas import EVERYTHING, SCHEMAS, documents
 
-FOLDER = ROOT / "configs" / "kubernetes"
-KNOWN = json.loads(SCHEMAS.read_text())
-SERVICES = [yaml.safe_load((FOLDER / name).read_text()) for name in ("rayservice.yaml", "rayservice-ha.yaml")]
+needs_helm = pytest.mark.skipif(not POSSIBLE, reason="no Helm, and no Go to build it with: tests/kubernetes/tools.sh")
+FEW = {"keys": {"file": "digests"}}
+CASES = {
+    "few values": FEW,
+    "all values": EVERYTHING,
+    "everybody may ask": {"keys": {"required": False}},
+    "a bucket, and another Redis": {
+        **FEW,
+        "models": {"repository": "s3://models/mine", "secret": "bucket"},
+        "redis": {"address": "redis.example.com:6379", "secret": "other"},
+    },
+    "one worker": {**FEW, "replicas": 1},
+    "OpenShift": {**FEW, "podSecurityContext": {"runAsUser": None, "fsGroup": None}},
+}
 
 
-def groups(service):
-    cluster = service["spec"]["rayClusterConfig"]
-    return [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+@pytest.fixture(scope="module", params=CASES)
+def chart(request):
+    return rendered(CASES[request.param])
 
 
-def front_of(workers):
-    [front] = [each for each in workers["template"]["spec"]["containers"] if each["name"] == "front"]
-    return front
+@pytest.fixture(scope="module")
+def everything():
+    return rendered(EVERYTHING)
+
+
+def only(chart, kind, name="ensemble"):
+    [found] = [each for each in chart if (each["kind"], each["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+def containers(template):
+    return {each["name"]: each for each in template["spec"]["containers"]}
+
+
+def named(container):
+    return {each["name"]: each["value"] for each in container["env"]}
+
+
+def mounted(container):
+    return {each["mountPath"]: each["name"] for each in container.get("volumeMounts", [])}
 
 
 def errors(document):
-    schema = KNOWN[f"{document['apiVersion']} {document['kind']}"]
+    schema = json.loads(SCHEMAS.read_text())[f"{document['apiVersion']} {document['kind']}"]
     return [each.message for each in jsonschema.Draft7Validator(schema).iter_errors(document)]
 
 
-@pytest.mark.parametrize("file", MANIFESTS, ids=lambda file: file.name)
-def test_the_schemas_allow_every_manifest(file):
-    found = list(yaml.safe_load_all(file.read_text()))
-    assert found
-    assert [error for document in found for error in errors(document)] == []
+def served(chart, folder):
+    """The configuration of Serve, with a file of keys that is there."""
+    config = yaml.safe_load(only(chart, "RayService")["spec"]["serveConfigV2"])
+    [application] = config["applications"]
+    if "access" in application["args"]:
+        keys.add(folder / "keys", "client", None)
+        assert application["args"]["access"]["keys"] == "/etc/ensemble/keys"
+        application["args"]["access"]["keys"] = str(folder / "keys")
+    return config
 
 
+@needs_helm
+def test_the_schemas_allow_everything_that_is_rendered(chart):
+    assert [error for document in chart for error in errors(document)] == []
+
+
+def test_the_schemas_allow_the_runtime_for_kserve():
+    assert errors(yaml.safe_load(RUNTIME.read_text())) == []
+
+
+@needs_helm
 def test_the_schemas_are_of_what_is_used_and_refuse_what_they_do_not_know():
-    assert KNOWN.keys() == documents().keys()
-    [service] = yaml.safe_load_all((FOLDER / "rayservice.yaml").read_text())
-    groups(service)[1]["replicsa"] = groups(service)[1].pop("replicas")
-    groups(service)[0]["rayStartParams"]["num-cpus"] = 0
-    service["spec"]["rayClusterConfig"]["authOptions"]["mode"] = "password"
-    del groups(service)[1]["groupName"]
+    assert json.loads(SCHEMAS.read_text()).keys() == documents().keys()
+    service = only(rendered(FEW), "RayService")
+    cluster = service["spec"]["rayClusterConfig"]
+    [workers] = cluster["workerGroupSpecs"]
+    workers["replicsa"] = workers.pop("replicas")
+    cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] = 0
+    cluster["authOptions"]["mode"] = "password"
+    del workers["groupName"]
     assert len(errors(service)) == 4
 
 
-def test_the_services_are_alike_but_for_the_state_of_the_head():
-    plain, available = (service["spec"]["rayClusterConfig"] for service in SERVICES)
-    assert available.pop("gcsFaultToleranceOptions")["redisAddress"] == "ensemble-redis:6379"
-    assert plain == available
+@needs_helm
+def test_kubernetes_restricted_standard_accepts_every_pod(chart):
+    templates = [template for document in chart for template in pods(document)]
+    assert len(templates) >= 2
+    assert refused(templates) == ""
+    templates[1]["spec"]["containers"][-1]["securityContext"]["capabilities"]["add"] = ["NET_ADMIN"]
+    assert "NET_ADMIN" in refused(templates)
 
 
-@pytest.mark.parametrize("service", SERVICES, ids=["plain", "high availability"])
-def test_the_application_is_one_that_this_version_builds(service, tmp_path):
-    assert service["spec"]["rayClusterConfig"]["rayVersion"] == version("ray")
-    served = yaml.safe_load(service["spec"]["serveConfigV2"])
-    ServeDeploySchema.model_validate(served)
-    [application] = served["applications"]
-    keys.add(tmp_path / "keys", "client", None)
-    mounted = application["args"]["access"].pop("keys")
-    application["args"]["access"]["keys"] = str(tmp_path / "keys")
-    assert why_serve(served) is None
+@needs_helm
+def test_kubernetes_restricted_standard_accepts_the_runtime_for_kserve():
+    assert refused(pods(yaml.safe_load(RUNTIME.read_text()))) == ""
+
+
+@needs_helm
+def test_no_container_writes_to_its_root(chart):
+    for template in [template for document in chart for template in pods(document)]:
+        for container in template["spec"]["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"]
+            if container["name"] != "redis":
+                assert mounted(container).items() >= {"/tmp": "tmp", "/tmp/ray": "ray"}.items()
+                assert named(container)["HOME"] == "/tmp"
+
+
+@needs_helm
+def test_helm_finds_nothing_to_lint():
+    done = tool(HELM, "lint", "--strict", CHART, "--values", "-", given=yaml.safe_dump(EVERYTHING))
+    assert done.returncode == 0, done.stdout
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({}, "ensemble keys add NAME --file keys"),
+        ({"keys": {"file": "digests", "secret": "mine"}}, "leave one of them empty"),
+        ({**FEW, "replica": 3}, "replica"),
+        ({**FEW, "replicas": 0}, "replicas"),
+        ({**FEW, "args": {"members": []}}, "members"),
+        ({**FEW, "ingress": {"enabled": True, "tlsSecret": "host"}}, "ingress.host"),
+        ({**FEW, "autoscaling": {"enabled": True, "maxReplicas": 1}}, "maxReplicas"),
+        ({**FEW, "redis": {"address": "r:6379", "deploy": True}}, "redis.deploy"),
+    ],
+)
+def test_values_that_would_not_work_are_refused(values, told):
+    done = helm(values)
+    assert done.returncode != 0
+    assert told in done.stderr
+
+
+@needs_helm
+def test_the_application_is_one_that_this_version_builds(chart, tmp_path):
+    service = only(chart, "RayService")
+    cluster = service["spec"]["rayClusterConfig"]
+    assert cluster["rayVersion"] == version("ray")
+    config = served(chart, tmp_path)
+    ServeDeploySchema.model_validate(config)
+    assert why_serve(config) is None
+    [application] = config["applications"]
     parse(application["args"])
     [ingress] = application["deployments"]
-    head, workers = groups(service)
+    head, [workers] = cluster["headGroupSpec"], cluster["workerGroupSpecs"]
     assert head["rayStartParams"]["num-cpus"] == "0"
-    assert ingress["num_replicas"] == workers["replicas"] * ingress["max_replicas_per_node"]
-    for pods in (head, workers):
-        container = pods["template"]["spec"]["containers"][0]
-        assert container["volumeMounts"][0]["mountPath"] + "/keys" == mounted
+    assert ingress["max_replicas_per_node"] == 1
+    scaled = ingress.get("autoscaling_config", {})
+    assert (scaled.get("min_replicas") or ingress["num_replicas"]) == workers["replicas"] == workers["minReplicas"]
+    assert scaled.get("max_replicas", workers["maxReplicas"]) == workers["maxReplicas"]
+    for group in (head, workers):
+        container = group["template"]["spec"]["containers"][0]
         ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-        assert ports["metrics"] == int(pods["rayStartParams"]["metrics-export-port"])
+        assert ports["metrics"] == int(group["rayStartParams"]["metrics-export-port"])
         for probe in ("readinessProbe", "livenessProbe"):
-            assert container[probe]["grpc"]["port"] == int(pods["rayStartParams"]["node-manager-port"])
+            assert container[probe]["grpc"]["port"] == int(group["rayStartParams"]["node-manager-port"])
 
 
-@pytest.mark.parametrize("service", SERVICES, ids=["plain", "high availability"])
-def test_haproxy_is_beside_the_replicas_of_each_worker(service):
-    [application] = yaml.safe_load(service["spec"]["serveConfigV2"])["applications"]
-    _, workers = groups(service)
-    ray, front = workers["template"]["spec"]["containers"]
-    variables = {each["name"]: each["value"] for each in ray["env"]}
+@needs_helm
+def test_a_pod_has_what_its_containers_mount(chart):
+    for template in [template for document in chart for template in pods(document)]:
+        volumes = {each["name"] for each in template["spec"].get("volumes", [])}
+        used = {
+            name for each in template["spec"]["containers"] for name in mounted({"volumeMounts": [], **each}).values()
+        }
+        # The autoscaler's container, which KubeRay adds to the head's pod.
+        assert volumes - {"api"} == used
+
+
+@needs_helm
+def test_haproxy_is_beside_the_replicas_of_each_worker(chart, tmp_path):
+    [application] = served(chart, tmp_path)["applications"]
+    _, workers = pods(only(chart, "RayService"))
+    ray, front = workers["spec"]["containers"]
+    variables = named(ray)
     assert variables[slot.APPLICATION] == application["name"]
-    assert {"name": slot.FOLDER, "value": variables[slot.FOLDER]} in front["env"]
+    assert named(front)[slot.FOLDER] == variables[slot.FOLDER]
     for container in (ray, front):
-        mounted = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
         # Ray's temporary folder: the front prints what replicas log there.
-        assert mounted[str(Path(variables[slot.FOLDER]).parent)] == "ray"
+        assert mounted(container)[str(Path(variables[slot.FOLDER]).parent)] == "ray"
     assert front["image"] == ray["image"]
     assert COMMANDS["Serve"][front["command"][1]][0] == "scripts.serve.sidecar"
     ports = {port["name"]: port["containerPort"] for port in front["ports"]}
     assert ports == {"http": HTTP_PORT, "grpc": GRPC_PORT}
     # HAProxy has had its time before Ray ends, and Kubernetes waits for both.
     [ends] = re.findall(r"sleep (\d+)", ray["lifecycle"]["preStop"]["exec"]["command"][2])
-    assert slot.NOTICE_S < int(ends) < workers["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert slot.NOTICE_S < int(ends) < workers["spec"]["terminationGracePeriodSeconds"]
     probe = front["readinessProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"] < slot.NOTICE_S
 
 
-@pytest.mark.parametrize("file", ["rayservice.yaml", "rayservice-ha.yaml"])
-def test_the_lines_for_tls_and_traces_are_right_without_their_hash(file):
-    service = yaml.safe_load(with_options(FOLDER / file, TLS, TRACES))
-    front = front_of(groups(service)[1])
-    named = {each["name"]: each["value"] for each in front["env"]}
-    mounted = {each["mountPath"]: each["name"] for each in front["volumeMounts"]}
+@needs_helm
+def test_values_arrive_where_they_are_used(everything, tmp_path):
+    _, workers = pods(only(everything, "RayService"))
+    ray, front = workers["spec"]["containers"]
     for variable in (CERTIFICATE, CERTIFICATE_KEY):
-        assert mounted[str(Path(named[variable]).parent)] == "tls"
-    for pods in groups(service):
-        assert "tls" in {each["name"] for each in pods["template"]["spec"]["volumes"]}
-    assert errors(service) == []
+        assert mounted(front)[str(Path(named(front)[variable]).parent)] == "tls"
+    assert front["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    assert named(ray).items() >= EVERYTHING["env"].items()
+    [application] = served(everything, tmp_path)["applications"]
+    assert application["args"]["model_repository"] == "/models"
+    assert mounted(ray)["/models"] == "models"
+    assert application["args"]["ingress"]["max_request_bytes"] == 33554432
+    assert {"secretRef": {"name": "bucket"}} in ray["envFrom"]
+    assert workers["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+    assert (ray["image"], ray["imagePullPolicy"]) == ("ensemble:other", "Never")
+    for field in ("nodeSelector", "tolerations"):
+        assert workers["spec"][field] == EVERYTHING[field]
+    # The keys are in a Secret that somebody else made.
+    assert "Secret" not in {each["kind"] for each in everything}
+    ingress = only(everything, "Ingress")["spec"]
+    assert [rule["host"] for rule in ingress["rules"]] == ingress["tls"][0]["hosts"] == ["ensemble.example.com"]
 
 
-@pytest.mark.parametrize("file", ["rayservice.yaml", "rayservice-ha.yaml"])
-def test_the_lines_for_scaling_are_right_without_their_hash(file, tmp_path):
-    service = yaml.safe_load(with_options(FOLDER / file, SCALING))
-    assert errors(service) == []
-    served = yaml.safe_load(service["spec"]["serveConfigV2"])
-    [application] = served["applications"]
+@needs_helm
+def test_keys_of_a_file_are_mounted_as_the_server_reads_them(tmp_path):
     keys.add(tmp_path / "keys", "client", None)
-    application["args"]["access"]["keys"] = str(tmp_path / "keys")
-    [ingress] = application["deployments"]
-    del ingress["num_replicas"]
-    ServeDeploySchema.model_validate(served)
-    assert why_serve(served) is None
-    head, workers = groups(service)
-    scaled = ingress["autoscaling_config"]
-    assert (scaled["min_replicas"], scaled["max_replicas"]) == (workers["minReplicas"], workers["maxReplicas"])
-    # The autoscaler's container is the only one with a token for Kubernetes.
-    cluster = service["spec"]["rayClusterConfig"]
+    chart = rendered({}, "--set-file", f"keys.file={tmp_path / 'keys'}")
+    secret = only(chart, "Secret", "ensemble-keys")
+    assert secret["stringData"] == {"keys": (tmp_path / "keys").read_text()}
+    for template in pods(only(chart, "RayService")):
+        assert {"name": "keys", "secret": {"secretName": "ensemble-keys"}} in template["spec"]["volumes"]
+        assert mounted(template["spec"]["containers"][0])["/etc/ensemble"] == "keys"
+
+
+@needs_helm
+def test_the_state_of_the_head_is_in_the_redis_that_is_named():
+    for values, address in (
+        (EVERYTHING, "ensemble-redis:6379"),
+        (CASES["a bucket, and another Redis"], "redis.example.com:6379"),
+    ):
+        chart = rendered(values)
+        found = only(chart, "RayService")["spec"]["rayClusterConfig"]["gcsFaultToleranceOptions"]
+        assert found["redisAddress"] == address
+        assert ("Deployment" in {each["kind"] for each in chart}) == ("deploy" in values["redis"])
+
+
+@needs_helm
+def test_only_the_container_of_the_autoscaler_has_a_token_for_kubernetes(everything):
+    cluster = only(everything, "RayService")["spec"]["rayClusterConfig"]
     assert cluster["enableInTreeAutoscaling"]
-    mounted = {each["name"] for each in cluster["autoscalerOptions"]["volumeMounts"]}
-    assert mounted == {"ray", "api"} <= {each["name"] for each in head["template"]["spec"]["volumes"]}
-    for pods in (head, workers):
-        assert pods["template"]["spec"]["automountServiceAccountToken"] is False
-        for container in pods["template"]["spec"]["containers"]:
-            assert "api" not in {each["name"] for each in container["volumeMounts"]}
+    head, workers = pods(only(everything, "RayService"))
+    scaler = {each["name"] for each in cluster["autoscalerOptions"]["volumeMounts"]}
+    assert scaler == {"ray", "tmp", "api"} <= {each["name"] for each in head["spec"]["volumes"]}
+    for template in (head, workers):
+        assert template["spec"]["automountServiceAccountToken"] is False
+        assert all("api" not in mounted(each).values() for each in template["spec"]["containers"])
+
+
+@needs_helm
+def test_two_releases_are_apart(everything):
+    names = [
+        {(each["kind"], each["metadata"]["name"]) for each in chart}
+        for chart in (everything, rendered(EVERYTHING, release="other"))
+    ]
+    assert not set.intersection(*names)
 
 
 def test_a_server_in_one_container_may_start_as_long_as_it_allows_itself():
-    [runtime] = yaml.safe_load_all((FOLDER / "serving-runtime.yaml").read_text())
+    runtime = yaml.safe_load(RUNTIME.read_text())
     [container] = runtime["spec"]["containers"]
     probe = container["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] >= READY_TIMEOUT_S
     assert probe["httpGet"] == container["livenessProbe"]["httpGet"]
 
 
+@needs_helm
 def test_the_switches_are_those_of_the_server():
     words = [word for line in (ROOT / "configs" / "serve.env").open() for word in shlex.split(line, comments=True)]
-    [switches] = yaml.safe_load_all((FOLDER / "switches.yaml").read_text())
+    switches = only(rendered(FEW), "ConfigMap", "ensemble-switches")
     assert switches["data"] == dict(word.split("=", 1) for word in words)
 
 
-def test_what_selects_pods_finds_them():
-    labels = [pods["template"]["metadata"]["labels"] for service in SERVICES for pods in groups(service)]
-    found = documents()
-    [budget] = found["policy/v1 PodDisruptionBudget"]
-    policy = found["networking.k8s.io/v1 NetworkPolicy"][0]
-    [monitored] = [each for each in found["v1 Service"] if each["metadata"]["name"] == "ensemble-metrics"]
+@needs_helm
+def test_what_selects_pods_finds_them(everything):
+    chart = everything
+    labels = [template["metadata"]["labels"] for template in pods(only(chart, "RayService"))]
+    budget = only(chart, "PodDisruptionBudget")["spec"]
+    monitored = only(chart, "Service", "ensemble-metrics")
     # The other label is KubeRay's own.
-    wanted = dict(budget["spec"]["selector"]["matchLabels"])
+    wanted = dict(budget["selector"]["matchLabels"])
     assert wanted.pop("ray.io/node-type") == "worker"
-    for selector in (wanted, policy["spec"]["podSelector"]["matchLabels"], monitored["spec"]["selector"]):
+    policy = only(chart, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"]
+    for selector in (wanted, policy, monitored["spec"]["selector"]):
         assert all(selector.items() <= each.items() for each in labels)
-    [clients] = [each for each in found["v1 Service"] if each["metadata"]["name"] == "ensemble"]
-    assert clients["spec"]["selector"] == budget["spec"]["selector"]["matchLabels"]
-    fronts = [front_of(groups(service)[1]) for service in SERVICES]
-    for port in clients["spec"]["ports"]:
-        assert all(port["targetPort"] in {each["name"] for each in front["ports"]} for front in fronts)
-    [monitor] = found["monitoring.coreos.com/v1 ServiceMonitor"]
-    assert monitor["spec"]["selector"]["matchLabels"].items() <= monitored["metadata"]["labels"].items()
-    assert monitor["spec"]["endpoints"][0]["port"] == monitored["spec"]["ports"][0]["name"]
+    clients = only(chart, "Service")["spec"]
+    assert clients["selector"] == budget["selector"]["matchLabels"]
+    front = containers(pods(only(chart, "RayService"))[1])["front"]
+    assert {port["targetPort"] for port in clients["ports"]} == {port["name"] for port in front["ports"]}
+    monitor = only(chart, "ServiceMonitor")["spec"]
+    assert monitor["selector"]["matchLabels"].items() <= monitored["metadata"]["labels"].items()
+    assert monitor["endpoints"][0]["port"] == monitored["spec"]["ports"][0]["name"]
+    [redis] = pods(only(chart, "Deployment", "ensemble-redis"))
+    assert only(chart, "Service", "ensemble-redis")["spec"]["selector"].items() <= redis["metadata"]["labels"].items()
+    assert not policy.items() <= redis["metadata"]["labels"].items()
+
+
+@needs_helm
+@pytest.mark.skipif(not shutil.which("promtool"), reason="no promtool: Debian's package prometheus")
+def test_prometheus_takes_the_alerts_of_the_chart(everything, tmp_path):
+    rule = only(everything, "PrometheusRule")
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    (file := tmp_path / "alerts.yaml").write_text(yaml.safe_dump(rule["spec"]))
+    done = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [group] = rule["spec"]["groups"]
+    [known] = yaml.safe_load((ROOT / "configs" / "alerts.yaml").read_text())["groups"]
+    for alert in group["rules"]:
+        runbook = alert["annotations"].pop("runbook_url")
+        assert runbook == f"https://docs.example.com/docs/troubleshooting/#{alert['alert'].lower()}"
+    assert group == known
+
+
+@needs_helm
+def test_maintenance_takes_one_worker_at_a_time(chart):
+    budget = only(chart, "PodDisruptionBudget")["spec"]
+    # `maxUnavailable` blocks every eviction: the owner of the pods, a RayCluster, has no scale subresource.
+    assert "maxUnavailable" not in budget
+    [workers] = only(chart, "RayService")["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    assert budget["minAvailable"] == workers["replicas"] - 1
 
 
 # What every manifest of Kubernetes has, and the parts of a pod that need no reason.
 USUAL = {
     *("apiVersion", "kind", "metadata", "name", "labels", "spec", "selector", "matchLabels", "data", "template"),
     *("containers", "image", "command", "env", "value", "key", "port", "ports", "path", "protocol", "volumeMounts"),
+    *("imagePullPolicy", "imagePullSecrets"),
 }
 # A field that has a reason explains those inside it.
 PODS = {"securityContext", "volumes", "envFrom", "resources", "lifecycle", "topologySpreadConstraints", "env"}
 PODS |= {"readinessProbe", "livenessProbe", "startupProbe", "volumeMounts", "ingress", "endpoints", "strategy"}
-PODS |= {"authOptions", "supportedModelFormats", "gcsFaultToleranceOptions", "ports"}
+PODS |= {
+    "authOptions",
+    "supportedModelFormats",
+    "gcsFaultToleranceOptions",
+    "ports",
+    "rules",
+    "tls",
+    "nodeSelector",
+    "tolerations",
+}
 
 
 def reasoned(value):
@@ -206,36 +375,35 @@ def reasoned(value):
     elif isinstance(value, dict):
         for name, each in value.items():
             yield name
-            if name not in {"labels", "matchLabels", "data", "selector"} | PODS:
+            if name not in {"labels", "matchLabels", "data", "stringData", "annotations", "selector", "groups"} | PODS:
                 yield from reasoned(each)
 
 
 def explained():
-    """The words of the comments of all manifests: rayservice.yaml explains most fields of the others, too."""
-    lines = [line for file in MANIFESTS for line in file.read_text().splitlines()]
-    return {word for line in lines for word in re.findall(r"[\w-]+", line.partition("# ")[2])}
+    """The words of all comments, and the names of values: values.yaml explains each."""
+    files = [RUNTIME, *(CHART / "templates").iterdir()]
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    words = {word for line in lines for word in re.findall(r"[\w-]+", line.partition("# ")[2])}
+    return words | set(re.findall(r"\w+(?=:)", (CHART / "values.yaml").read_text()))
 
 
-@pytest.mark.parametrize("file", MANIFESTS, ids=lambda file: file.name)
-def test_comments_explain_every_field_that_is_not_usual(file):
-    fields = {name for document in yaml.safe_load_all(file.read_text()) for name in reasoned(document)}
+@needs_helm
+def test_comments_explain_every_field_that_is_not_usual(everything):
+    fields = {name for document in (*everything, yaml.safe_load(RUNTIME.read_text())) for name in reasoned(document)}
     assert sorted(fields - USUAL - explained()) == []
 
 
-def test_maintenance_takes_one_worker_at_a_time():
-    [budget] = documents()["policy/v1 PodDisruptionBudget"]
-    # `maxUnavailable` blocks every eviction: the owner of the pods, a RayCluster, has no scale subresource.
-    assert "maxUnavailable" not in budget["spec"]
-    for service in SERVICES:
-        _, workers = groups(service)
-        assert budget["spec"]["minAvailable"] == workers["replicas"] - 1
-
-
 def test_the_runtime_for_kserve_claims_the_protocols_whose_ports_it_declares():
-    [runtime] = yaml.safe_load_all((FOLDER / "serving-runtime.yaml").read_text())
+    runtime = yaml.safe_load(RUNTIME.read_text())
     [container] = runtime["spec"]["containers"]
     assert runtime["spec"]["protocolVersions"] == ["v2"]
     assert [port["containerPort"] for port in container["ports"]] == [8000]
+
+
+def test_the_chart_has_the_version_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == project["version"]
 
 
 def test_the_image_takes_the_extras_of_every_kind_of_bucket():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from ensemble_capacity.load.load import Arrivals, Closed, Mode
 from ensemble_capacity.load.measure import Row
@@ -21,11 +22,26 @@ TRIES, LOWEST = 16, 1 / 128
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of a rate: requests per second that were answered, and whether the objective was held."""
+    """What came of a rate: requests per second that were answered, and whether the objective was held.
+
+    The p99 is infinite where requests failed.
+    """
 
     rate: float
     answered: float
     holds: bool
+    p99_ms: float = math.inf
+
+    def is_better(self, other: Trial) -> bool:
+        """Tell whether this one alone holds, or holds more; of two that don't, whether it comes nearer."""
+        if self.holds and other.holds:
+            return self.rate > other.rate
+        return self.holds or (not other.holds and self.p99_ms < other.p99_ms)
+
+    def __str__(self) -> str:
+        """Write the rate that was answered, and the p99."""
+        p99 = "without end" if math.isinf(self.p99_ms) else f"of {self.p99_ms:.1f} ms"
+        return f"{self.answered:.1f} requests/s at a p99 {p99}"
 
 
 @dataclass(frozen=True)
@@ -51,26 +67,19 @@ class Bracket:
         return min(DOWN * self.high, max(LEAST_DOWN * self.high, 0.9 * last.answered))
 
 
-def bracket(
-    at: Callable[[float], Trial],
-    first: float,
-    *,
-    known: Bracket = Bracket(),
-    enough: float = math.inf,
-) -> Bracket:
+def bracket(at: Callable[[float], Trial], first: float, *, known: Bracket = Bracket()) -> Bracket:
     """Find the highest rate that holds, to the share `CLOSE`.
 
     Args:
         at: tries a rate.
         first: the rate to begin with.
         known: bounds that are known before.
-        enough: a rate above which none is tried.
     """
     found, rate = known, first
     for _ in range(TRIES):
-        trial = at(rate := min(rate, enough))
+        trial = at(rate)
         found = found.narrowed(trial)
-        if found.high <= (1 + CLOSE) * found.low or found.low >= enough or found.high <= LOWEST * first:
+        if found.high <= (1 + CLOSE) * found.low or found.high <= LOWEST * first:
             break
         rate = found.next(trial)
     return found
@@ -99,9 +108,8 @@ def search(slo_ms: float, run: Callable[[Mode], Row]) -> bool:
     peak = run(Closed(MOST_CLIENTS))
     if not (most := peak.requests_per_s):
         return False
-    seed = 0
 
-    def at(rate: float) -> Trial:
+    def at(rate: float, seed: int = 0) -> Trial:
         row = run(Arrivals(rate, seed=seed))
         return Trial(rate, row.requests_per_s, holds(row))
 
@@ -111,5 +119,4 @@ def search(slo_ms: float, run: Callable[[Mode], Row]) -> bool:
     if not found.low:
         return False
     # A rate may have held by luck.
-    seed += 1
-    return confirmed(at, found.low).holds
+    return confirmed(partial(at, seed=1), found.low).holds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,38 +15,53 @@ import msgspec
 from deployments.members.openvino_autotune import FOLDER
 from deployments.repository.repository import user_cache
 from ensemble_capacity.load.__main__ import photographs
-from ensemble_capacity.load.load import Arrivals, Closed, Mode
 from ensemble_capacity.plan import profile as profiles
-from ensemble_capacity.plan.model import FIGURES, HEADINGS, LEAST_CHECKS, Prediction, Profile, predict
+from ensemble_capacity.plan.model import FIGURES, STUDENT, Prediction, Profile, predict
 from ensemble_capacity.serving import read
-from ensemble_models.options import FILE, POSITIVE, Command, Number, Table, option
+from ensemble_models.options import FILE, POSITIVE, Command, Table, option
 from scripts.errors import ScriptError
 from scripts.shipped import shipped
 
-# Clients of closed loops that are predicted unless other loads are asked for.
+# Clients of closed loops that are predicted unless other ones are asked for.
 USUAL = (1, 8, 32)
+HEADINGS = ("load", "requests/s", "p50, ms", "p99, ms", "cores used", "memory, MB")
+# The p99 of fewer requests is the slowest one of them.
+ENOUGH = 100
 
 
-def table(found: Sequence[Prediction], profile: Profile, cores: int) -> Table:
-    """Make a table of the predictions, with notes on the profile."""
+def cells(found: Prediction) -> list[str]:
+    """Make a prediction's line of the table."""
+    bounds = [str(found.intervals[name]) for name in FIGURES]
+    return [f"{found.clients} at a time", *bounds, f"{found.cpu:.2f}", f"{found.memory_mb:,.0f}"]
+
+
+def notes(found: Sequence[Prediction], profile: Profile, cores: int) -> Iterator[str]:
+    """Say what the predictions depend on, and why an interval is wide or unknown."""
     facts = profile.machine
-    notes = [f"Predicted, not measured, by a profile of {facts['cpu']}, {facts['cores']} cores, {facts['date']}."]
+    yield f"Predicted, not measured, by a profile of {facts['cpu']}, {facts['cores']} cores, {facts['date']}."
     if cores != profile.cores:
         times = f"{cores / profile.cores:g} times the replicas"
-        notes.append(f"{cores} cores were not measured: predicted for {times}, each as fast as here.")
-    wide = sorted({name for each in found for name in FIGURES if each.intervals[name].is_wide})
-    if wide:
-        notes.append(
-            f"Too uncertain to plan with, more than twice the lower end: {', '.join(wide)}. Measure it by `ensemble "
-            "load`, or the profile again on an idle machine: --measure"
-        )
+        yield f"{cores} cores were not measured: predicted for {times}, each as fast as here."
+    for name in FIGURES:
+        if any(each.intervals[name].is_wide for each in found):
+            ratios = profile.ratios(name)
+            yield (
+                f"{name} is too uncertain to plan with: {len(ratios)} loads were predicted and measured, and had "
+                f"{min(ratios):.2f} to {max(ratios):.2f} times the predicted value. {remedy(name, profile)}"
+            )
     if any(interval.is_unknown for each in found for interval in each.intervals.values()):
-        checked = f"{profile.reach(closed=True):g} clients and {profile.reach(closed=False):.4g} requests/s"
-        notes.append(
-            f"Unknown above the loads that were checked, up to {checked} on {profile.cores} cores, or where fewer than "
-            f"{LEAST_CHECKS} were: measure it by `ensemble load`."
+        yield (
+            f"Unknown above {profile.reach} clients on {profile.cores} cores, the most that were checked, or where "
+            f"fewer than {min(STUDENT)} loads were: measure it by `ensemble load`."
         )
-    return Table(HEADINGS, [each.cells for each in found], words=(0, 1, 2, 3), notes=notes)
+
+
+def remedy(name: str, profile: Profile) -> str:
+    """Say why an interval is wide, and what makes it narrower."""
+    fewest = min(each.requests for each in profile.checks)
+    if name == "p99_ms" and fewest < ENOUGH:
+        return f"A load had {fewest} requests, too few for a p99: `ensemble load --seconds` measures more of them."
+    return "The machine's speed changed meanwhile: measure on an idle machine, --measure."
 
 
 @click.command("plan", cls=Command)
@@ -58,13 +73,12 @@ def table(found: Sequence[Prediction], profile: Profile, cores: int) -> Table:
 @option(
     "--concurrency", type=POSITIVE, multiple=True, metavar="N...", help="Clients of a closed loop; default: 1 8 32."
 )
-@option("--rate", type=Number(), multiple=True, metavar="R...", help="Requests per second of an open loop.")
 @option("--json", "as_json", is_flag=True, help="Print JSON.")
 def main(**given: Any) -> None:
     """Predict a configuration's throughput, latency, CPU time and memory.
 
     ensemble plan configs/colocated.yaml                       # 1, 8 and 32 clients at a time
-    ensemble plan configs/colocated.yaml --rate 100 200 400    # an open loop
+    ensemble plan configs/colocated.yaml --concurrency 4 64
     ensemble plan configs/colocated.yaml --cores 16            # another machine
 
     The first time it serves the configuration here, and measures it for about two minutes. The profile is kept. A
@@ -81,13 +95,12 @@ def main(**given: Any) -> None:
             f"--concurrency: of more than {most} requests at a time the server refuses some; name at most {most}, or "
             "raise ingress.max_in_flight"
         )
-    loads: list[Mode] = [*map(Arrivals, options.rate), *map(Closed, options.concurrency)]
-    usual = [Closed(clients) for clients in USUAL if clients <= most]
-    found = [predict(profile, load, cores) for load in loads or usual]
+    usual = [clients for clients in USUAL if clients <= most]
+    found = [predict(profile, clients, cores) for clients in options.concurrency or usual]
     if options.as_json:
         print(msgspec.json.encode({"machine": profile.machine, "cores": cores, "predicted": found}).decode())
     else:
-        table(found, profile, cores).show()
+        Table(HEADINGS, [cells(each) for each in found], words=range(4), notes=[*notes(found, profile, cores)]).show()
 
 
 def kept(config: dict[str, Any], images: Sequence[bytes], file: Path | None, again: bool) -> Profile:

@@ -15,17 +15,15 @@ from tqdm import tqdm
 
 from deployments.contract.names import INGRESS
 from deployments.cpus import available_cpus
-from ensemble_capacity.load.load import Arrivals, Closed, Mode
+from ensemble_capacity.load.load import Closed
 from ensemble_capacity.load.measure import Row
-from ensemble_capacity.plan.model import FIGURES, Check, Loop, Profile, predict
+from ensemble_capacity.plan.model import Loop, Profile
 from ensemble_capacity.serving import loaded, only_application, serving
 from scripts import configuration
 from scripts.errors import ScriptError
 
-# Clients of the closed loops that predictions are made from.
-CLIENTS = (1, 2, 4, 8, 16, 32, 64)
-# Loads that are predicted and measured: clients of closed loops, and Poisson arrivals at shares of the highest rate.
-CHECKED, SHARES_OF_MOST = (3, 6, 12, 24, 48), (0.3, 0.5, 0.65, 0.8)
+# Clients of the closed loops that predictions are made from, and of those that are predicted and measured.
+CLIENTS, CHECKED = (1, 2, 4, 8, 16, 32, 64), (3, 6, 12, 24, 48)
 # How long each load lasts. Loads of up to 30 s made predictions no better.
 SECONDS = 4.0
 
@@ -41,35 +39,26 @@ def measure(config: Mapping[str, Any], photographs: Sequence[bytes]) -> Profile:
         ScriptError: the server did not start, or requests failed.
     """
     served = fixed(config)
-    most_in_flight = in_flight(only_application(served))
-    clients, checked = ([each for each in some if each <= most_in_flight] for some in (CLIENTS, CHECKED))
-    with tqdm(total=len(clients) + len(checked) + len(SHARES_OF_MOST), unit="load", leave=False, disable=None) as bar:
-
-        def row(url: str, mode: Mode) -> Row:
-            bar.update()
-            return loaded(url, photographs, mode, SECONDS)
-
-        with serving(served) as url:
-            rows = [row(url, Closed(count)) for count in clients]
-            if bad := next((each for each in rows if each.failed or not each.requests), None):
-                raise ScriptError(f"{bad.failed} requests failed while it was profiled: {bad.first_error}")
-            memory = rows[-1].server.memory_mb
-            replicas = sum(megabytes for name, megabytes in memory.items() if name.startswith("ray::"))
-            profile = Profile(
-                digest(config, photographs),
-                facts(photographs),
-                available_cpus(),
-                most_in_flight,
-                tuple(map(loop, rows)),
-                replicas,
-                sum(memory.values()) - replicas,
-            )
-            most = max(each.requests_per_s for each in profile.loops)
-            # Arrivals of their own for each, so that the luck of one sequence is not in all.
-            open_loops = (Arrivals(share * most, seed=seed) for seed, share in enumerate(SHARES_OF_MOST))
-            modes: list[Mode] = [*map(Closed, checked), *open_loops]
-            checks = [check(profile, mode, row(url, mode)) for mode in modes]
-    return msgspec.structs.replace(profile, checks=tuple(each for each in checks if each is not None))
+    most = in_flight(only_application(served))
+    clients = [each for each in sorted((*CLIENTS, *CHECKED)) if each <= most]
+    with serving(served) as url:
+        bar = tqdm(clients, unit="load", leave=False, disable=None)
+        rows = {count: loaded(url, photographs, Closed(count), SECONDS) for count in bar}
+    if bad := next((each for each in rows.values() if each.failed or not each.requests), None):
+        raise ScriptError(f"{bad.failed} requests failed while it was profiled: {bad.first_error}")
+    memory = rows[clients[-1]].server.memory_mb
+    replicas = sum(megabytes for name, megabytes in memory.items() if name.startswith("ray::"))
+    loops, checks = (tuple(loop(row) for count, row in rows.items() if count in some) for some in (CLIENTS, CHECKED))
+    return Profile(
+        digest(config, photographs),
+        facts(),
+        available_cpus(),
+        most,
+        loops,
+        checks,
+        replicas_mb=replicas,
+        rest_mb=sum(memory.values()) - replicas,
+    )
 
 
 def fixed(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,30 +79,15 @@ def in_flight(application: Mapping[str, Any]) -> int:
 
 def loop(row: Row) -> Loop:
     """Take the figures of a closed loop from its row."""
-    used = sum(row.server.cpu_s.values())
-    latency = (row.min_ms, *row.percentiles_ms.values(), row.max_ms)
-    return Loop(int(row.value), float(row.requests_per_s), latency, 1000 * float(row.per_request(used)))
+    used = 1000 * row.per_request(sum(row.server.cpu_s.values()))
+    figures = row.requests_per_s, row.percentiles_ms["p50"], row.percentiles_ms["p99"], used
+    return Loop(int(row.value), row.requests, *map(float, figures))
 
 
-def check(profile: Profile, mode: Mode, row: Row) -> Check | None:
-    """Compare a measured load with its prediction; None if requests failed, as on a machine that became busy."""
-    if row.failed or not row.requests:
-        return None
-    found = predict(profile, mode)
-    seen = (row.requests_per_s, row.percentiles_ms["p50"], row.percentiles_ms["p99"])
-    ratios = {name: float(value / getattr(found, name)) for name, value in zip(FIGURES, seen, strict=True)}
-    return Check(isinstance(mode, Closed), row.value, ratios)
-
-
-def facts(photographs: Sequence[bytes]) -> dict[str, str]:
-    """Describe in words what the profile depends on."""
-    sizes = sorted(len(each) for each in photographs)
-    return {
-        "cpu": cpu(),
-        "cores": str(available_cpus()),
-        "images": f"{len(photographs)}, of {sizes[len(sizes) // 2]:,} bytes (median)",
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    }
+def facts() -> dict[str, str]:
+    """Describe in words where and when the profile was measured."""
+    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return {"cpu": cpu(), "cores": str(available_cpus()), "date": date}
 
 
 def cpu() -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from ensemble_capacity.load.load import Arrivals, Closed, Mode
+from msgspec import Meta
+
+from ensemble_capacity.load.load import Arrivals, Closed
 from ensemble_capacity.load.search import CLOSE, MOST_CLIENTS, Trial, bracket, confirmed
 from ensemble_capacity.serving import loaded, only_application, serving
-from ensemble_capacity.tune.journal import Journal, Seen
 from ensemble_capacity.tune.placements import Placement, placed, tuned
 from scripts import configuration
 
@@ -19,6 +19,7 @@ from scripts import configuration
 SECONDS, PROMISE_S = 8.0, 60.0
 # A setting is changed if so many times the requests hold.
 BETTER = 1 + CLOSE
+Positive = Annotated[int, Meta(ge=1)]
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,12 @@ class Candidate:
     """
 
     placement: Placement
-    ingresses: int
-    nodes: int
-    threads: int | None
-    max_batch_size: int
-    batch_wait_ms: float
-    max_concurrent_batches: int
+    ingresses: Positive
+    nodes: Positive
+    threads: Positive | None
+    max_batch_size: Positive
+    batch_wait_ms: Annotated[float, Meta(ge=0, le=10_000)]
+    max_concurrent_batches: Positive
 
     @classmethod
     def first(cls, config: Mapping[str, Any], held: Mapping[str, Any]) -> Candidate:
@@ -90,47 +91,11 @@ def neighbours(candidate: Candidate, name: str, cores: int) -> tuple[list[Any], 
 
 
 @dataclass(frozen=True)
-class Goal:
-    """The most requests per second, of Poisson arrivals, at a p99 of at most so many milliseconds.
-
-    Attributes:
-        p99_ms: the limit.
-        rate: requests per second that are required; None for as many as possible.
-    """
-
-    p99_ms: float
-    rate: float | None = None
-
-
-@dataclass(frozen=True)
 class Tried:
-    """A candidate, and the highest rate at which it held the p99; where none did, the rate of the lowest p99.
-
-    Attributes:
-        candidate: the settings.
-        rate: requests per second that were sent.
-        answered: requests per second that were answered.
-        p99_ms: at this rate; infinite where requests failed.
-        is_challenge: whether this rate alone was tried, because it is that much above the best one's.
-    """
+    """A candidate, and the highest rate at which it held the p99; where none did, the rate of the lowest p99."""
 
     candidate: Candidate
-    rate: float
-    answered: float
-    p99_ms: float
-    is_challenge: bool = False
-
-    def meets(self, goal: Goal) -> bool:
-        """Tell whether the candidate reaches a goal."""
-        return self.p99_ms <= goal.p99_ms and self.rate >= (goal.rate or 0)
-
-    def rank(self, goal: Goal) -> tuple[bool, float]:
-        """Order candidates, the best first: by rate where the p99 holds; the others by how near they come."""
-        holds = self.p99_ms <= goal.p99_ms
-        return not holds, -self.rate if holds else self.p99_ms
-
-
-Load = Callable[[Mode, float], Seen]
+    trial: Trial
 
 
 @dataclass(frozen=True)
@@ -139,22 +104,16 @@ class Search:
 
     Attributes:
         config: the Serve config.
-        goal: the p99 to hold.
+        p99_ms: the limit to hold, under Poisson arrivals.
         images: that are sent.
         cores: that the server runs on.
-        journal: the measurements so far.
-        file: keeps the journal.
-        enough: a rate above which none is tried.
         held: settings that the user holds, by name.
     """
 
     config: Mapping[str, Any]
-    goal: Goal
+    p99_ms: float
     images: Sequence[bytes]
     cores: int
-    journal: Journal
-    file: Path
-    enough: float = float("inf")
     held: Mapping[str, Any] = field(default_factory=dict)
 
     def best(self, first: Candidate) -> list[Tried]:
@@ -164,91 +123,65 @@ class Search:
         """
         best, tried = self._highest(first), list[Tried]()
         for name in HELD:
-            if name in self.held or self._is_enough(best):
+            if name in self.held:
                 continue
-            for values in neighbours(best.candidate, name, self.cores):
-                changed = False
-                for value in values:
-                    found = self._challenge(replace(best.candidate, **{name: value}), best)
-                    if found.rank(self.goal) >= best.rank(self.goal):
-                        tried.append(found)
-                        break
-                    tried.append(best)
-                    best, changed = found, True
-                if changed:
-                    break
-        return [self._promised(best), *sorted(tried, key=lambda each: each.rank(self.goal))]
+            start = best
+            for values in neighbours(start.candidate, name, self.cores):
+                if best is start:
+                    best = self._along(name, values, best, tried)
+        return [self._promised(best), *tried]
 
-    def _is_enough(self, tried: Tried) -> bool:
-        return tried.p99_ms <= self.goal.p99_ms and tried.rate >= self.enough
+    def _along(self, name: str, values: Iterable[Any], best: Tried, tried: list[Tried]) -> Tried:
+        """Give a setting one value after the other while that holds more; add what is not the best to `tried`."""
+        for value in values:
+            found = self._challenge(replace(best.candidate, **{name: value}), best.trial)
+            if not found.trial.is_better(best.trial):
+                tried.append(found)
+                break
+            tried.append(best)
+            best = found
+        return best
 
     def _highest(self, candidate: Candidate) -> Tried:
         """Search the highest rate of a candidate."""
-        with self._server(candidate) as load:
-            most = load(Closed(MOST_CLIENTS), SECONDS).rate
-            return self._searched(candidate, load, max(1.0, 0.8 * most))
+        print(candidate, flush=True)
+        with serving(candidate.config(self.config), self.cores) as url:
+            most = loaded(url, self.images, Closed(MOST_CLIENTS), SECONDS).requests_per_s
+            return self._searched(candidate, url, max(1.0, 0.8 * most))
 
-    def _challenge(self, candidate: Candidate, best: Tried) -> Tried:
+    def _challenge(self, candidate: Candidate, best: Trial) -> Tried:
         """Search the highest rate of a candidate that holds more requests than the best one; of another, try one rate.
 
         Where the best one does not hold the p99 either, its own rate is tried.
         """
-        holds = best.p99_ms <= self.goal.p99_ms
-        rate = min(self.enough, best.rate * (BETTER if holds else 1.0))
-        with self._server(candidate) as load:
-            seen = load(Arrivals(rate), SECONDS)
-            if seen.p99_ms > self.goal.p99_ms:
-                return Tried(candidate, rate, seen.rate, seen.p99_ms, holds and rate < self.enough)
-            return self._searched(candidate, load, rate)
+        print(candidate, flush=True)
+        rate = best.rate * (BETTER if best.holds else 1.0)
+        with serving(candidate.config(self.config), self.cores) as url:
+            trial = self._trial(url, rate)
+            return self._searched(candidate, url, rate) if trial.holds else Tried(candidate, trial)
 
-    def _searched(self, candidate: Candidate, load: Load, first: float) -> Tried:
-        seen, at = self._trials(load, SECONDS)
-        low = bracket(at, first, enough=self.enough).low
-        rate = low or min(seen, key=lambda each: seen[each].p99_ms)
-        return Tried(candidate, rate, seen[rate].rate, seen[rate].p99_ms)
-
-    def _trials(self, load: Load, seconds: float, seed: int = 0) -> tuple[dict[float, Seen], Callable[[float], Trial]]:
-        """Make a function that tries a rate, and the measurements that it will have made, by rate."""
-        seen: dict[float, Seen] = {}
+    def _searched(self, candidate: Candidate, url: str, first: float) -> Tried:
+        trials: list[Trial] = []
 
         def at(rate: float) -> Trial:
-            seen[rate] = load(Arrivals(rate, seed=seed), seconds)
-            return Trial(rate, seen[rate].rate, seen[rate].p99_ms <= self.goal.p99_ms)
+            trials.append(self._trial(url, rate))
+            return trials[-1]
 
-        return seen, at
+        low = bracket(at, first).low
+        return Tried(candidate, min(trials, key=lambda each: (each.rate != low, each.p99_ms)))
+
+    def _trial(self, url: str, rate: float, seconds: float = SECONDS, seed: int = 0) -> Trial:
+        row = loaded(url, self.images, Arrivals(rate, seed=seed), seconds)
+        p99_ms = float(row.percentiles_ms["p99"]) if row.requests and not row.failed else math.inf
+        trial = Trial(rate, float(row.requests_per_s), p99_ms <= self.p99_ms, p99_ms)
+        print(f"  {rate:.4g}/s: {trial}", flush=True)
+        return trial
 
     def _promised(self, tried: Tried) -> Tried:
         """Lower the rate until the p99 holds for a minute in a fresh server, under other arrivals."""
-        if tried.p99_ms > self.goal.p99_ms:
+        if not tried.trial.holds:
             return tried
         print("For a minute, in a fresh server:", flush=True)
-        with self._server(tried.candidate) as load:
-            seen, at = self._trials(load, PROMISE_S, seed=1)
-            last = confirmed(at, tried.rate)
-        return Tried(tried.candidate, last.rate, last.answered, seen[last.rate].p99_ms)
-
-    @contextmanager
-    def _server(self, candidate: Candidate) -> Iterator[Load]:
-        """Measure loads, for some seconds each; a server is started when the first one is not in the journal."""
-        urls: list[str] = []
-        print(candidate, flush=True)
-        with ExitStack() as stack:
-
-            def load(mode: Mode, seconds: float) -> Seen:
-                if isinstance(mode, Arrivals):
-                    mode = replace(mode, rate=float(f"{mode.rate:.4g}"))
-                words = f"{mode.concurrency} at a time" if isinstance(mode, Closed) else f"{mode.rate:g}/s"
-                key = f"{candidate}, {self.cores} cores, {mode} for {seconds:g} s"
-                if (known := self.journal.seen.get(key)) is None:
-                    if not urls:
-                        urls.append(stack.enter_context(serving(candidate.config(self.config), self.cores)))
-                    row = loaded(urls[0], self.images, mode, seconds)
-                    is_well = row.requests and not row.failed
-                    known = Seen(float(row.requests_per_s), float(row.percentiles_ms["p99"]) if is_well else None)
-                    self.journal.seen[key] = known
-                    self.journal.write(self.file)
-                p99 = "some failed" if known.p99 is None else f"p99 {known.p99:.1f} ms"
-                print(f"  {words}: {known.rate:.1f} answered, {p99}", flush=True)
-                return known
-
-            yield load
+        with serving(tried.candidate.config(self.config), self.cores) as url:
+            trial = confirmed(lambda rate: self._trial(url, rate, PROMISE_S, seed=1), tried.trial.rate)
+        return Tried(tried.candidate, trial)

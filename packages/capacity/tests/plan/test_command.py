@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from ensemble_capacity.load.__main__ import photographs
-from ensemble_capacity.load.load import Arrivals, Closed
 from ensemble_capacity.plan import __main__ as command
 from ensemble_capacity.plan import profile as profiles
+from ensemble_capacity.plan.model import predict
 from ensemble_capacity.serving import opened, serving
 from ensemble_capacity.tune.__main__ import main as tune
-from packages.capacity.tests.plan.profiles import ROOT, application, profile
+from packages.capacity.tests.plan.profiles import ROOT, application, loop, profile
 from scripts import configuration
 from scripts.errors import ScriptError
 from tests.networks import brightness, store
@@ -39,24 +39,20 @@ def plan(tmp_path, monkeypatch, capsys):
 
 
 def test_it_prints_a_table(plan):
-    printed = plan("--concurrency", "1", "--rate", "100", "--cores", "16")
+    printed = plan("--concurrency", "1", "--cores", "16")
     assert "1 at a time" in printed
-    assert "100/s" in printed
     assert "Predicted, not measured" in printed
     assert "16 cores were not measured: predicted for 8 times the replicas" in printed
 
 
 def test_it_prints_json(plan):
-    found = json.loads(plan("--json", "--concurrency", "1", "--rate", "9000"))
-    assert [each["load"] for each in found["predicted"]] == ["9000/s", "1 at a time"]
-    # More than it answers.
-    assert found["predicted"][0]["refused"] > 0.9
+    found = json.loads(plan("--json", "--concurrency", "1", "8"))
+    assert [each["clients"] for each in found["predicted"]] == [1, 8]
     assert found["predicted"][1]["requests_per_s"] == pytest.approx(100, rel=0.01)
+    assert found["predicted"][1]["intervals"]["requests_per_s"] == pytest.approx([73.5, 136], rel=0.01)
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--rate", "0"], ["--rate", "nan"], ["--concurrency", "0"], ["--concurrency", "1001"]]
-)
+@pytest.mark.parametrize("arguments", [["--cores", "0"], ["--concurrency", "0"], ["--concurrency", "1001"]])
 def test_bad_input_is_a_usage_error(plan, arguments):
     with pytest.raises(SystemExit) as raised:
         plan(*arguments)
@@ -64,10 +60,22 @@ def test_bad_input_is_a_usage_error(plan, arguments):
 
 
 def test_a_load_above_those_that_were_checked_is_unknown_and_said_to_be(plan):
-    printed = plan("--rate", "50", "500")
+    printed = plan("--concurrency", "8", "50")
     assert printed.count("unknown") == 2
-    assert "up to 48 clients and 80 requests/s on 2 cores" in printed
-    assert "Unknown" not in plan("--rate", "50")
+    assert "Unknown above 48 clients on 2 cores" in printed
+    assert "Unknown" not in plan("--concurrency", "8")
+
+
+@pytest.mark.parametrize(
+    ("requests", "reason"), [(1000, "speed changed meanwhile"), (37, "A load had 37 requests, too few for a p99")]
+)
+def test_why_an_interval_is_wide_is_said(requests, reason):
+    checks = tuple(loop(48, 100, ratio, requests) for ratio in (0.5, 2.0, 0.5, 2.0))
+    wide = profile(checks=checks)
+    found = [predict(wide, 8)]
+    notes = [note for note in command.notes(found, wide, 2) if note.startswith("p99_ms")]
+    assert "0.50 to 2.00 times the predicted value" in notes[0]
+    assert reason in notes[0]
 
 
 def test_a_profile_of_something_else_is_refused(plan, tmp_path):
@@ -123,28 +131,25 @@ class Measured:
         yield "http://there"
 
     def loaded(self, url, images, load, seconds):
-        self.loads.append(load)
-        value = load.concurrency if isinstance(load, Closed) else load.rate
-        server = SimpleNamespace(memory_mb={"ray::one": 1.0}, cpu_s={"one": 1.0})
+        self.loads.append(load.concurrency)
         return SimpleNamespace(
-            value=value,
+            value=load.concurrency,
             requests=10,
             failed=0,
-            requests_per_s=min(100.0, value),
-            min_ms=10.0,
-            max_ms=10.0,
-            percentiles_ms=dict.fromkeys(("p50", "p90", "p95", "p99"), 10.0),
-            server=server,
+            requests_per_s=min(100.0, load.concurrency),
+            percentiles_ms=dict.fromkeys(("p50", "p99"), 10.0),
+            server=SimpleNamespace(memory_mb={"ray::one": 1.0, "haproxy": 2.0}, cpu_s={"one": 1.0}),
             per_request=lambda used: used / 100,
         )
 
 
-def test_each_open_check_has_arrivals_of_its_own(monkeypatch):
+def test_a_profile_has_loops_and_others_that_check_them(monkeypatch):
     measured = Measured(monkeypatch)
     found = profiles.measure({"applications": [application()]}, [b"x"])
-    seeds = [load.seed for load in measured.loads if isinstance(load, Arrivals)]
-    assert len(set(seeds)) == len(seeds) == len(profiles.SHARES_OF_MOST)
-    assert (found.reach(closed=True), found.reach(closed=False)) == (48, pytest.approx(0.8 * 64))
+    assert measured.loads == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
+    assert tuple(each.clients for each in found.loops) == profiles.CLIENTS
+    assert tuple(each.clients for each in found.checks) == profiles.CHECKED
+    assert (found.reach, found.replicas_mb, found.rest_mb) == (48, 1.0, 2.0)
 
 
 def test_a_profile_is_of_the_replicas_at_the_start(monkeypatch):
@@ -157,7 +162,7 @@ def test_a_profile_is_of_the_replicas_at_the_start(monkeypatch):
     assert given["deployments"][0]["autoscaling_config"] == scaled
     # Each of the two admits ten images, and no loop is longer.
     assert found.most_in_flight == 20
-    assert max(load.concurrency for load in measured.loads if isinstance(load, Closed)) == 16
+    assert max(measured.loads) == 16
     scaled["initial_replicas"] = None
     assert profiles.fixed({"applications": [given]})["applications"][0]["deployments"][0]["num_replicas"] == 1
 

@@ -69,8 +69,7 @@ class Seldon(Protocol):
 
         async def predict(request: Request, call: Call) -> Response:
             asked = headers.with_options(options.DEFAULT, request.headers)
-            image = bodies.of_image(ingress.settings, service.max_image_bytes)
-            body, began = await bodies.document(request, ingress.admission, call.caller, image=image, asked=asked)
+            body, began = await bodies.document(request, ingress.admission, call.caller, asked=asked)
             message = bodies.parsed(body, SeldonMessage, mend=decode_image)
             return encoded(await graph.predict(message, asked, call, began))
 

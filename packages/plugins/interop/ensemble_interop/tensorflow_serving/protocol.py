@@ -96,7 +96,7 @@ class TensorFlowServingHttp:
     """Answers that API's paths."""
 
     def __init__(self, service: Service) -> None:
-        self._ingress, self._max_image_bytes = service.ingress, service.max_image_bytes
+        self._ingress = service.ingress
         self._servable = Servable(service)
 
     def routes(self) -> Routes:
@@ -153,9 +153,7 @@ class TensorFlowServingHttp:
 
     async def _read(self, request: Request, call: Call, asked: Options, model: type[R]) -> tuple[R, float]:
         """Read a request, and the time at which it began to arrive."""
-        image = bodies.of_image(self._ingress.settings, self._max_image_bytes)
-        admission = self._ingress.admission
-        body, began = await bodies.document(request, admission, call.caller, image=image, asked=asked)
+        body, began = await bodies.document(request, self._ingress.admission, call.caller, asked=asked)
         sent = bodies.parsed(body, model, HINT)
         self._servable.check(MODEL, None, sent.signature_name)
         return sent, began

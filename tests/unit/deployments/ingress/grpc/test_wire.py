@@ -34,8 +34,8 @@ def field(number, payload):
     return varint(number << 3 | wire.LENGTH) + varint(len(payload)) + payload
 
 
-def decoded(body, message=INFER, max_bytes=2**25, fields=FIELDS, max_image_bytes=2**20):
-    return wire.decoded(body, message, max_bytes, fields, max_image_bytes)
+def decoded(body, message=INFER, max_bytes=2**25, fields=FIELDS):
+    return wire.decoded(body, message, max_bytes, fields)
 
 
 def contents(number, payload):
@@ -60,7 +60,6 @@ class Undecoded:
         pytest.param(field(5, field(5, field(8, b"") * 100_000)), id="elements"),
         pytest.param(field(5, b"\x18\x01" * 100_000), id="a shape that is not packed"),
         pytest.param(field(4, b"") * 100_000, id="entries of a map"),
-        pytest.param(field(5, field(2, b"BYTES")) + field(7, bytes(4000)) * 100, id="images of raw tensors"),
         pytest.param(field(99, b"") * 100_000, id="fields that nobody reads"),
         pytest.param(b"\xf8\x01\x00" * 100_000, id="numbers that nobody reads"),
         pytest.param(contents(3, bytes(3 * 2**20)), id="packed integers"),
@@ -82,37 +81,6 @@ def test_what_costs_more_than_its_bytes_is_refused_before_it_is_decoded(body):
 def test_more_bytes_than_a_request_may_have_are_not_looked_at():
     with pytest.raises(ImageTooLarge, match="1025 bytes; at most 1024"):
         decoded(bytes(1025), Undecoded, max_bytes=1024)
-
-
-def single(image):
-    """A raw tensor of one element."""
-    return len(image).to_bytes(4, "little") + image
-
-
-@pytest.mark.parametrize(
-    ("message", "body"),
-    [
-        pytest.param(INFER, contents(8, bytes(1025)), id="typed"),
-        pytest.param(INFER, field(7, single(bytes(1025))), id="raw"),
-        pytest.param(INFER, field(5, field(2, b"BYTES")) + field(7, single(b"x") + single(bytes(1025))), id="raw, two"),
-        pytest.param(PREDICT, field(2, field(2, field(8, bytes(1025)))), id="a tensor's text"),
-        pytest.param(SELDON, field(4, bytes(1025)), id="binary data"),
-    ],
-)
-def test_an_image_with_more_bytes_than_it_may_have_is_refused_before_it_is_decoded(message, body):
-    class Never:
-        DESCRIPTOR, FromString = message.DESCRIPTOR, Undecoded.FromString
-
-    with pytest.raises(ImageTooLarge, match="1025 bytes; at most 1024"):
-        decoded(body, Never, max_image_bytes=1024)
-    assert decoded(body, message, max_image_bytes=1025) == message.FromString(body)
-
-
-def test_a_tensor_of_pixels_is_no_image():
-    request = INFER(raw_input_contents=[bytes(4096)])
-    assert decoded(request.SerializeToString(), max_image_bytes=1024) == request
-    several = INFER(raw_input_contents=[single(bytes(1000)) * 4])
-    assert decoded(several.SerializeToString(), max_image_bytes=1024) == several
 
 
 def test_requests_as_large_as_they_may_be_are_decoded():

@@ -126,49 +126,6 @@ def test_one_image_is_read_no_further_than_an_image_may_be(headers):
         assert Door(max_image_bytes=MOST).ask(path, bytes(MOST), more)[0] == 200
 
 
-RAW = {"name": "image", "datatype": "BYTES"}
-OF_IMAGES = {
-    "/v2/models/ensemble/infer": b"""{"inputs": [
-        {"name": "image", "datatype": "BYTES", "shape": [2], "data": [%b, %b]}
-    ]}""",
-    "/v1/models/ensemble:predict": b'{"instances": [{"b64": %b}, {"b64": %b}]}',
-}
-
-
-@pytest.mark.parametrize("path", OF_IMAGES)
-@pytest.mark.parametrize("chunk", [100, 1000, 10_000])
-def test_an_image_in_json_is_read_no_further_than_an_image_may_be(path, chunk):
-    def body(size):
-        return OF_IMAGES[path] % tuple([b'"%b"' % base64.b64encode(bytes(size))] * 2)
-
-    door = Door(max_image_bytes=MOST)
-    assert door.ask(path, body(MOST), chunk=chunk)[0] == 200
-    # What follows would be refused, too, if it were read.
-    status, told = door.ask(path, body(100 * MOST)[:-MOST], chunk=chunk)
-    assert (status, door.images) == (413, [bytes(MOST)] * 2)
-    assert "at most 1024 are accepted (transformer.max_image_bytes)" in json.dumps(told)
-
-
-@pytest.mark.parametrize("chunk", [1, 3, 100, 10_000])
-def test_a_raw_image_is_read_no_further_than_an_image_may_be(chunk):
-    def ask(door, *sizes, rest=b""):
-        tail = b"".join(size.to_bytes(4, "little") + bytes(size) for size in sizes) + rest
-        head = json.dumps({"inputs": [{**RAW, "shape": [2], "parameters": {"binary_data_size": len(tail)}}]}).encode()
-        header = [("Inference-Header-Content-Length", str(len(head)).encode())]
-        return door.ask("/v2/models/ensemble/infer", head + tail, header, chunk=chunk)
-
-    door = Door(max_image_bytes=MOST, max_parts=2)
-    assert ask(door, MOST, 5)[0] == 200
-    # What follows would be refused for another reason, if it were read.
-    for sizes, status, words in (
-        ((5, MOST + 1), 413, "transformer.max_image_bytes"),
-        ((5, 5, 5), 422, "a request holds 1 to 2 images; this one has 3"),
-    ):
-        refused, told = ask(door, *sizes, rest=b"end")
-        assert (refused, words in json.dumps(told)) == (status, True)
-    assert door.images == [bytes(MOST), bytes(5)]
-
-
 @pytest.mark.parametrize("declared", [b"multipart/form-data", DECLARED_FORM])
 def test_a_form_that_declares_too_much_is_too_large_whatever_else_is_wrong(declared):
     headers = [("Content-Type", declared), ("Content-Length", b"99999999")]

@@ -13,8 +13,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from deployments.ingress.grpc.server import GrpcServer
-from deployments.ingress.listeners.grpc import BESIDES, CHECKED_FROM, GrpcListener
-from deployments.ingress.listeners.grpc_call import PREFIX, GrpcCall
+from deployments.ingress.listeners.grpc import BESIDES, GrpcListener
+from deployments.ingress.listeners.grpc_call import GrpcCall
 from deployments.ingress.listeners.reflection import ReflectionListener
 from deployments.ingress.protocol import FUNCTION, functions, services
 from ensemble_serving.protocol import inference_pb2 as pb
@@ -81,9 +81,9 @@ CHUNKED = b"POST /inference.GRPCInferenceService/ServerLive HTTP/1.1\r\nmine: 1\
 
 
 @asynccontextmanager
-async def connected(path, answer, most=lambda: 1000, max_image_bytes=2**20):
+async def connected(path, answer, most=lambda: 1000):
     """A connection to a listener."""
-    listener = GrpcListener(answer, most, services(None), max_image_bytes)
+    listener = GrpcListener(answer, most, services(None))
     await listener.open(path)
     reader, writer = await asyncio.open_unix_connection(path)
     try:
@@ -112,44 +112,6 @@ async def test_more_than_a_message_declares_or_may_have_is_not_waited_for(tmp_pa
         writer.write(CHUNKED + b"10\r\n\0" + declared.to_bytes(4, "big") + bytes(11) + b"\r\n")
         assert b"grpc-status: %d\r\n" % status in await reader.read()
         assert listener.in_flight == 0
-
-
-@pytest.mark.parametrize("form", ["typed", "raw", "the second", "the second, raw"])
-async def test_the_rest_of_an_image_that_is_too_large_is_not_waited_for(tmp_path, form):
-    image = bytes(100_000)
-    request = pb.ModelInferRequest(model_name="ensemble")
-    contents = request.inputs.add(name="image", datatype="BYTES", shape=[1]).contents
-    images = [bytes(1000)] * ("second" in form) + [image]
-    if "raw" in form:
-        request.raw_input_contents.append(b"".join(len(each).to_bytes(4, "little") + each for each in images))
-    else:
-        contents.bytes_contents.extend(images)
-    message = request.SerializeToString()
-    head = HEAD.replace(b"ServerLive", b"ModelInfer") % (PREFIX + len(message))
-    begun = b"\0" + len(message).to_bytes(4, "big") + message[:CHECKED_FROM]
-    async with connected(tmp_path / "s", None, max_image_bytes=50_000) as (listener, reader, writer):
-        writer.write(head + begun)
-        refusal = await reader.read()
-        assert b"grpc-status: 3\r\n" in refusal
-        assert b"image_too_large: an image has 100000 bytes" in refusal
-        assert listener.in_flight == 0
-
-
-async def test_what_has_come_of_an_image_is_no_reason_to_refuse_it(tmp_path):
-    async def answer(name, body, call):
-        assert len(pb.ModelInferRequest.FromString(body).inputs[0].contents.bytes_contents[0]) == 100_000
-        return pb.ModelInferResponse()
-
-    request = pb.ModelInferRequest(model_name="ensemble")
-    request.inputs.add(name="image").contents.bytes_contents.append(bytes(100_000))
-    message = request.SerializeToString()
-    async with connected(tmp_path / "s", answer, max_image_bytes=100_000) as (_, reader, writer):
-        writer.write(HEAD.replace(b"ServerLive", b"ModelInfer") % (PREFIX + len(message)))
-        writer.write(b"\0" + len(message).to_bytes(4, "big"))
-        for start in range(0, len(message), 3000):
-            writer.write(message[start : start + 3000])
-            await writer.drain()
-        assert b"grpc-status: 0\r\n" in await reader.readuntil(b"grpc-status: 0\r\n")
 
 
 async def test_the_most_that_a_message_may_have_changes_while_it_serves(tmp_path):

@@ -1,0 +1,67 @@
+"""What the importers of Kubernetes manifests share: documents of a file, and models of a manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ensemble_models.imports.found import ImportedMember, Part, text_of
+from ensemble_models.imports.places import keep_version, local, model_of
+from scripts.errors import ScriptError
+
+REPLICAS = "each replica of the ingress has all inline members: `num_replicas` of Ingress, in `deployments`"
+RESOURCES = "`ray_actor_options` of Ingress, in `deployments`"
+CODE = "its image's code is not read: the transformer decodes and resizes; --data, or --normalize, says the rest"
+
+
+def documents(file: Path) -> list[dict[str, Any]]:
+    """Read the documents of a YAML or JSON file that have a kind.
+
+    Raises:
+        ScriptError: it is damaged.
+    """
+    try:
+        found = list(yaml.safe_load_all(text_of(file)))
+    except (yaml.YAMLError, ValueError, RecursionError) as err:
+        raise ScriptError(f"{file} is no YAML: {err}") from None
+    return [each for each in found if isinstance(each, dict) and isinstance(each.get("kind"), str)]
+
+
+def named(manifest: Part) -> str:
+    """Return the name in a manifest's metadata."""
+    return manifest.part("metadata").get("name", str) or "unnamed"
+
+
+def member_of(root: Path, name: str, address: str) -> ImportedMember | None:
+    """Make a member of the model that an address means, if its files are in the folder of the manifest."""
+    path = local(root, address) if address else None
+    if path is None:
+        return None
+    member = ImportedMember(name)
+    if path.is_dir() and (numbers := sorted(_numbered(path), key=lambda each: int(each.name))):
+        keep_version(member, path := numbers[-1])
+    member.source = model_of(root, path)
+    return member
+
+
+def _numbered(folder: Path) -> Iterator[Path]:
+    return (each for each in folder.iterdir() if each.is_dir() and each.name.isascii() and each.name.isdigit())
+
+
+def share_out(members: list[ImportedMember], shares: list[float], where: str) -> ImportedMember:
+    """Make the second of two members the canary of the first one.
+
+    Raises:
+        ScriptError: there are not two, or one is on another server.
+    """
+    if len(members) != 2 or any(each.source is None for each in members):
+        raise ScriptError(
+            f"{where} splits the images between other than two models whose files are there; name them by --members"
+        )
+    first, second = members if shares[0] >= shares[1] else members[::-1]
+    first.canary, share = second.source, min(shares) / sum(shares)
+    first.settings["canary"] = {"share": round(share, 4)}
+    return first

@@ -1,0 +1,112 @@
+"""Finds the models that another server's configuration names: files of the imported folder, and no others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+import openvino as ov
+
+from deployments.repository.errors import ModelError, reason
+from ensemble_models.exporters.folder import MODELS, SAVED_MODEL
+from ensemble_models.imports.found import ImportedMember, Part
+from ensemble_models.prepare.source import ADVICE
+from scripts.errors import ScriptError
+
+SCHEME = re.compile(r"[a-z0-9]+://")
+CODE = {
+    **ADVICE,
+    ".mar": "TorchServe's archive holds code; export its model as ONNX, then name the file by --members",
+    **dict.fromkeys((".pkl", ".pickle", ".joblib"), "a pickle holds code; export the model as ONNX"),
+}
+IMAGE, SCORES = 4, 2
+
+
+def inside(root: Path, file: Path, what: str) -> Path:
+    """Return a file of a folder as it is.
+
+    Raises:
+        ScriptError: it is outside of the folder, perhaps by a link, or absent.
+    """
+    if not file.resolve().is_relative_to(root.resolve()):
+        raise ScriptError(f"{what} leads out of {root}, where nothing is read; copy the file into the folder")
+    if not file.exists():
+        raise ScriptError(f"{what}: there is no {file}")
+    return file
+
+
+def local(root: Path, address: str) -> Path | None:
+    """Find what an address means in a folder, by as many of the last parts of its path as are there; None if nothing.
+
+    The folder may be a copy of what a container mounts or a bucket holds.
+    """
+    parts = [part for part in SCHEME.sub("", address).split("/") if part not in {"", ".", ".."}]
+    for first in range(len(parts)):
+        path = root.joinpath(*parts[first:])
+        if path.exists() and path.resolve().is_relative_to(root.resolve()):
+            return path
+    return None
+
+
+def model_of(root: Path, folder: Path, names: Collection[str] = ()) -> Path:
+    """Find the model in the folder of a version: by one of its names, else the only one.
+
+    Raises:
+        ScriptError: there is none, several, or one that holds code.
+    """
+    known = [folder / name for name in names if (folder / name).exists()]
+    files = sorted(folder.iterdir()) if folder.is_dir() else [folder]
+    found = known[:1] or [file for file in files if file.suffix in MODELS or (file / SAVED_MODEL).is_file()]
+    if len(found) == 1:
+        return inside(root, found[0], str(found[0]))
+    for file in files:
+        if file.suffix in CODE:
+            raise ScriptError(f"{file}: {CODE[file.suffix]}")
+    some = ", ".join(file.name for file in found[:4])
+    what = f"several models ({some})" if found else f"no model ({', '.join(MODELS)}, or {SAVED_MODEL})"
+    raise ScriptError(f"{folder} has {what}")
+
+
+def choose_version(part: Part, field: str, base: Path) -> Path:
+    """Choose the version that is served: the highest that the policy allows; return its folder.
+
+    Raises:
+        ScriptError: there is none.
+    """
+    policy = part.part(field)
+    allowed = policy.part("specific").get("versions", list)
+    numbers = sorted(int(each.name) for each in base.iterdir() if each.name.isascii() and each.name.isdigit())
+    numbers = [number for number in numbers if allowed is None or number in allowed]
+    if not numbers:
+        raise ScriptError(f"{part.name}: {base} has no folder of a version that {field} allows, such as 1")
+    if len(numbers) > 1:
+        others = ", ".join(map(str, numbers[:-1]))
+        part.found.note(
+            part.name, field, "changed", f"serves version {numbers[-1]}; for {others} prepare it and set `canary`"
+        )
+    else:
+        part.taken(field, f"version {numbers[-1]}")
+    return base / str(numbers[-1])
+
+
+def keep_version(member: ImportedMember, folder: Path) -> None:
+    """Give a member's model the number that its version had."""
+    member.flags["--version"] = (folder.name,)
+
+
+def is_classifier(source: Path) -> bool:
+    """Check whether a model has an input for images and an output with a score for each class.
+
+    Raises:
+        ModelError: OpenVINO can't read it.
+    """
+    try:
+        network = ov.Core().read_model(source)
+    except RuntimeError as err:
+        raise ModelError(f"OpenVINO can't read {source}: {reason(err)}") from err
+    images = [each.get_partial_shape().rank for each in network.inputs]
+    scores = [each.get_partial_shape().rank for each in network.outputs]
+    return any(rank.is_static and rank.get_length() == IMAGE for rank in images) and any(
+        rank.is_dynamic or rank.get_length() == SCORES for rank in scores
+    )
