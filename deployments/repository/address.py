@@ -106,15 +106,8 @@ def parse_repository(given: str | Path | Location) -> RepositoryAddress:
         address = urlsplit(given)
     except ValueError as err:
         raise SourceError(f"{given!r} is no address: {err}") from err
+    _check(given, address)
     source = source_class(address.scheme)
-    if "@" in address.netloc:
-        raise SourceError("an address holds no credentials; the environment does (docs/operations.md)")
-    if address.query:
-        raise SourceError(
-            "a repository has no query (what follows `?`); credentials are in the environment (docs/operations.md)"
-        )
-    if {".", ".."} & set(address.path.split("/")):
-        raise SourceError(f"{given!r}: no `.` or `..` in the path")
     source.check(address)
     manifest = DIGEST.fullmatch(address.fragment)
     if address.fragment and not (manifest and source.has_manifest):
@@ -123,6 +116,18 @@ def parse_repository(given: str | Path | Location) -> RepositoryAddress:
         )
     url = f"{address.scheme}://{address.netloc}{address.path}".rstrip("/")
     return Location(url, manifest[1] if manifest else None)
+
+
+def _check(given: str, address: SplitResult) -> None:
+    """Raise SourceError for what the address of no scheme may have."""
+    if "@" in address.netloc:
+        raise SourceError("an address holds no credentials; the environment does (docs/operations.md)")
+    if address.query:
+        raise SourceError(
+            "a repository has no query (what follows `?`); credentials are in the environment (docs/operations.md)"
+        )
+    if {".", ".."} & set(address.path.split("/")):
+        raise SourceError(f"{given!r}: no `.` or `..` in the path")
 
 
 def split_model(given: str) -> tuple[RepositoryAddress | None, str]:

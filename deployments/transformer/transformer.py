@@ -96,7 +96,7 @@ class JpegTransformer:
 
     async def _decode_all(self, work: Work[Sequence[bytes]]) -> list[DecodingOutcome]:
         """Decode each image where it belongs: in a thread, on the event loop, or in a process of its own."""
-        items = [item for item in work.batch.items if item.error is None]
+        items = [work.batch.items[position] for position in work.batch.live]
         probed = [(image, item.probe or probe(image)) for item, image in zip(items, work.payload, strict=True)]
         isolated = [row for row, (_, found) in enumerate(probed) if self._isolates_all or not found.is_plain]
         if not isolated:

@@ -131,8 +131,8 @@ def _records(lines: Iterator[str]) -> Iterator[Record]:
 def _parsed(line: str) -> tuple[bool, Record | None]:
     """Tell whether a line begins a record, and return the record if it is a warning or an error."""
     if found := TEXT.match(line):
-        record = Record(*found.groups(), line)
-        return True, record if record.level in LEVELS else None
+        level, deployment, replica, message = found.groups()
+        return True, Record(level, deployment, replica, message, line) if level in LEVELS else None
     try:
         fields = json.loads(line) if line.startswith("{") else {}
         level, message = fields["levelname"], fields["message"]
