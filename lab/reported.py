@@ -40,6 +40,9 @@ class Reported:
         document: that reports it.
         place: its table, figure or section there.
         subject: the measured quantity; unique within an experiment.
+        at: its sentence, as `7.2`: the second sentence of the seventh paragraph below the line that begins with the
+            place; lines of a table or a list count as paragraphs, and the place's own line is paragraph 0.
+        says: what the sentence says of the subject, with its conditions, in this project's own words.
         value: the figure; None for a finding in words, which `unit` has.
         unit: of the value.
         near: a term of the text that stands within a few words of the figure; the model if it is empty.
@@ -55,6 +58,8 @@ class Reported:
     place: str
     subject: str
     unit: str
+    at: str
+    says: str
     value: float | None = None
     near: str = ""
     written: str = ""

@@ -16,6 +16,10 @@ Row = dict[str, Any]
 Rows = list[Row]
 # The last characters of a failed server's log, which stand in its row.
 LAST = 300
+# A row of fewer requests is shown, and carries no sentence and no comparison.
+FEWEST = 300
+# What reaches this share of the highest rate counts as level with it.
+REACHED = 0.95
 # Counts of a row, which are added up over the rounds.
 COUNTS = ("requests", "answered", "failed")
 
@@ -114,3 +118,8 @@ def highest(rows: Rows, figure: str, *by: str) -> dict[Any, Row]:
 def measured(rows: Rows) -> Rows:
     """Leave out the rows of failures."""
     return [row for row in rows if "error" not in row]
+
+
+def enough(rows: Rows) -> Rows:
+    """Leave out the rows of failures, and the rows of too few requests to be compared."""
+    return [row for row in measured(rows) if row.get("requests", FEWEST) >= FEWEST]

@@ -20,7 +20,7 @@ from deployments.contract.settings import Schema
 from deployments.members.local import LoadedModel, LocalMember
 from deployments.repository.address import RepositoryAddress
 from deployments.repository.errors import ModelError, Unreachable
-from deployments.repository.repository import Model, Stamp
+from deployments.repository.repository import METADATA, Model, Stamp
 
 logger = logging.getLogger("ray.serve")
 
@@ -174,15 +174,21 @@ class VersionedModel:
     def _update(self, settled: bool) -> None:
         with self._changing:
             wanted = self._wanted_version()
-            if wanted == self.version or self._is_refused(wanted):
+            if (wanted == self.version and self._repository.is_atomic) or self._is_refused(wanted):
                 return
             stamp = self._stamp(wanted)
+            if wanted == self.version:
+                self._report_change(stamp)
+                return
             is_complete = settled or self._seen.get(wanted) == stamp
             self._seen[wanted] = stamp
             if not is_complete:
                 return
             try:
-                loaded = self._load_checked(self._repository.find(self._model_name, wanted))
+                model = self._repository.find(self._model_name, wanted)
+                if self._settings.version is None and self._serving.model.metadata and not model.metadata:
+                    raise ModelError(f"it has no {METADATA}, which version {self.version} has")
+                loaded = self._load_checked(model)
             except Unreachable:
                 # That is not the version's fault: it is tried again.
                 raise
@@ -192,6 +198,13 @@ class VersionedModel:
                 return
             logger.info("member %r: version %d is loaded, after version %d", self.name, wanted, self.version)
             self._next = loaded
+
+    def _report_change(self, stamp: Stamp) -> None:
+        """Log that files of the version in service have changed."""
+        if self._seen.setdefault(self.version, stamp) != stamp:
+            changed = "member %r: files of version %d changed, and it answers as it was loaded; make them a new version"
+            logger.error(changed, self.name, self.version)
+            self._seen[self.version] = stamp
 
     def _wanted_version(self) -> int:
         """Return the version to serve: the settings' one, or by the policy the highest one, or the first one."""

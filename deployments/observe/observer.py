@@ -116,8 +116,8 @@ class Tracer(Protocol):
         """Export the spans that wait, and stop."""
 
 
-class Watcher(Protocol):
-    """Counts calls and batches for a feature, which has `Observer.watch` call it."""
+class Watcher:
+    """Counts calls and batches for a feature, which has `Observer.watch` call it; each method may be left as it is."""
 
     def request(self, outcome: str, seconds: float) -> None:
         """Count a call by its outcome and its duration."""

@@ -12,7 +12,7 @@ from ensemble_capacity.load.load import Arrivals, Closed, Mode
 from lab.benchmark.systems import OURS, System, peers, running
 from lab.benchmark.workloads import Workload, changed, workload
 from lab.experiments.experiment import declared, figures
-from lab.rows import Part, Row, Rows, highest, measured
+from lab.rows import Part, Row, Rows, enough, highest
 from scripts.errors import ScriptError
 
 SHARES, CLIENTS, ROUNDS = (0.5, 0.9, 1.2), 32, 3
@@ -42,17 +42,31 @@ def systems(seconds: float) -> Sequence[Part]:
 
 
 def compare_protocols(rows: Rows) -> Mapping[str, str]:
-    """Compare the highest rates that the protocols achieved, at each system that has both."""
-    most = highest(measured(rows), "requests_per_s", "system", "protocol")
+    """List the highest rates that the protocols achieved with the same JPEGs, at each system that has both."""
+    most = highest(enough(rows), "requests_per_s", "system", "protocol")
     told = [
         f"{name}: gRPC {row['requests_per_s']:.0f}/s, HTTP {most[name, 'http']['requests_per_s']:.0f}/s"
         for (name, protocol), row in most.items()
         if protocol == "grpc"
     ]
-    return {"protocol that delivers more load": "; ".join(told)} if told else {}
+    return {"protocol that delivers more load": f"with the same JPEG: {'; '.join(told)}"} if told else {}
 
 
-ARRIVALS = declared("arrivals", parts=systems, ours=lambda row: row["system"] == "ours", computed=compare_protocols)
+def with_shares(rows: Rows) -> Rows:
+    """Add the share of the sent requests that failed, percent."""
+    return [
+        row if "error" in row else {**row, "failed_share": 100 * row["failed"] / (row["requests"] + row["failed"])}
+        for row in rows
+    ]
+
+
+ARRIVALS = declared(
+    "arrivals",
+    parts=systems,
+    ours=lambda row: row["system"] == "ours",
+    shown=with_shares,
+    computed=compare_protocols,
+)
 
 
 # The largest batch, and the wait for it; a batch of one image waits for nothing.
@@ -85,7 +99,7 @@ def settings(seconds: float) -> Sequence[Part]:
 
 def compare(rows: Rows) -> Mapping[str, str]:
     """Compare the highest rate, and the latency of few requests, by the largest batch."""
-    own = measured(rows)
+    own = enough(rows)
     best = highest([row for row in own if row["sent"] == FULL], "requests_per_s", "size")
     few = [row for row in own if row["sent"] == FEW and row["size"] > 1]
     rates = ", ".join(f"{row['requests_per_s']:.1f}/s in batches of up to {size}" for size, row in sorted(best.items()))

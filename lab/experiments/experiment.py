@@ -25,7 +25,7 @@ from lab import reported
 from lab.benchmark.workloads import imagenet_models, originals, photograph_files
 from lab.pictures import Bars, Chart, Groups
 from lab.reported import Reported
-from lab.rows import Part, Row, Rows, filled, measured, medians, table
+from lab.rows import Part, Row, Rows, enough, filled, medians, table
 from scripts.errors import ScriptError
 from scripts.shipped import CHECKOUT
 
@@ -44,7 +44,7 @@ def beside_reported(figures: Sequence[Reported], here: Mapping[str, str], differ
     table = Table(list(columns), list(zip(*columns.values(), strict=True)), words=range(len(columns)))
     every = f"Every reported figure: {', '.join(f'{head} {what}' for head, what in alike.items())}. " if alike else ""
     lacking = [f"- {each.subject}: {each.text}" for each in figures if each.subject not in here]
-    absent = ["Reported, and not measured here:\n", *lacking, ""] if lacking else []
+    absent = ["Reported, without a figure here (not measured, or too few requests):\n", *lacking, ""] if lacking else []
     return "\n".join([table.markdown(), f"{every}Differences here: {differs}.\n", *absent])
 
 
@@ -94,7 +94,8 @@ class Experiment:
         shown: makes the rows of the table and the picture from the measured rows, or from their medians.
         notes: sentences below the table, of the rows that are shown.
         row: a template that names a row that is shown.
-        beside: templates of the figures here, by the `subject` of a reported one; `at` has the rows by their names.
+        beside: templates of the figures here, by the `subject` of a reported one; `at` has the rows of enough requests
+            by their names.
         computed: makes further such figures from the shown rows, where several rows are compared.
         differs: differences from the setup of the reported figures.
         minutes: that a run takes on two cores; `all` leaves out a long one.
@@ -163,7 +164,7 @@ class Experiment:
         return float(Formatter().get_field(name, (), self._by_name(rows))[0])
 
     def _by_name(self, rows: Rows) -> Row:
-        return {"at": {self.row.format_map(defaultdict(str, row)): row for row in measured(rows)}}
+        return {"at": {self.row.format_map(defaultdict(str, row)): row for row in enough(rows)}}
 
     def stored(self) -> Result | None:
         """Read the result of the last run."""
@@ -177,7 +178,7 @@ class Experiment:
             return False
         rows = self._resumed([machine, commit, chosen])
         result = Result(machine, datetime.now(UTC).date().isoformat(), commit, chosen, self.setting, rows)
-        self.file.write_text(json.dumps(asdict(result), indent=1) + "\n", encoding="utf-8")
+        self.file.write_text(json.dumps(asdict(result), indent=1, allow_nan=False) + "\n", encoding="utf-8")
         self._partial.unlink(missing_ok=True)
         self.draw()
         return True

@@ -32,7 +32,7 @@ from ensemble_serving.transports import NoResponse, Transport, connect
 from lab.benchmark.workloads import photographs, workload
 from lab.experiments.experiment import declared
 from lab.pictures import Bar, Groups
-from lab.rows import Part, Row, Rows
+from lab.rows import Part, Row, Rows, enough
 from scripts.errors import ScriptError
 
 ARROW, ELSEWHERE = " to ", "its server's "
@@ -212,26 +212,32 @@ def every_way(seconds: float) -> Rows:
 
 
 def compare(rows: Rows) -> Mapping[str, str]:
-    """Compare the extremes of a hop, of what the client adds and of a proxy."""
-    middle = {row["way"]: row for row in rows if row["rate"] == MIDDLE}
-    extremes = {
-        "hop between two nodes": [ms for row in rows if row["way"] in EDGES for ms in hops(row).values()],
-        "latency added by the client": [row["client"] for row in rows],
-        "latency added by a proxy to a model server": [
-            row["proxy"] * row["requests"] / row["elsewhere"] for row in rows if row["elsewhere"]
-        ],
-    }
-    found = {
-        f"{name} {what}": f"{extreme(values):.2f} ms"
-        for what, values in extremes.items()
-        for name, extreme in (("smallest", min), ("largest", max))
-        if values
-    }
-    if direct := middle.get("direct"):
-        call = sum(ms for name, ms in hops(direct).items() if "member" in name)
-        found["call of a model, without its inference"] = f"{call:.2f} ms by a direct edge"
-        overhead = {way: sum(hops(middle[way]).values()) + middle[way]["client"] for way in ("inline", "direct")}
-        found["network and serialization in all"] = ", ".join(f"{ms:.2f} ms {way}" for way, ms in overhead.items())
+    """Compare the extremes of a hop by each edge, what the client adds, and whole requests with and without a proxy."""
+    own = enough(rows)
+    middle = {row["way"]: row for row in own if row["rate"] == MIDDLE}
+    of_hops = {way: [ms for row in own if row["way"] == way for ms in hops(row).values()] for way in EDGES}
+    clients = [row["client"] for row in own]
+    found = {}
+    for name, extreme in (("smallest", min), ("largest", max)):
+        if all(of_hops.values()):
+            each = ", ".join(f"{extreme(values):.2f} ms by a {way} edge" for way, values in of_hops.items())
+            found[f"{name} hop between two nodes"] = each
+        if clients:
+            found[f"{name} latency added by the client"] = f"{extreme(clients):.2f} ms, over HTTP"
+    if "inline" in middle and (remote := middle.keys() & REMOTE.keys()):
+        more = {way: middle[way]["latency_ms"] - middle["inline"]["latency_ms"] for way in REMOTE if way in remote}
+        for name, extreme in (("smallest", min), ("largest", max)):
+            way = extreme(more, key=more.__getitem__)
+            told = f"{more[way]:+.1f} ms of a whole request ({way})"
+            found[f"{name} latency added by a proxy to a model server"] = told
+    if overhead := [way for way in ("inline", *EDGES) if way in middle]:
+        calls = {way: sum(ms for name, ms in hops(middle[way]).items() if "member" in name) for way in overhead}
+        in_all = {way: sum(hops(middle[way]).values()) + middle[way]["client"] for way in overhead}
+        for subject, times in (
+            ("call of a model, without its inference", calls),
+            ("network and serialization in all", in_all),
+        ):
+            found[subject] = ", ".join(f"{ms:.2f} ms {way}" for way, ms in times.items())
     return found
 
 

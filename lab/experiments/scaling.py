@@ -19,12 +19,10 @@ from lab.benchmark.systems import HTTP_PORT, OURS, running
 from lab.benchmark.workloads import ROOT, Workload, changed, photographs, workload
 from lab.experiments.experiment import declared
 from lab.network import Machine, network
-from lab.rows import Part, Row, Rows, highest, measured
+from lab.rows import REACHED, Part, Row, Rows, enough, highest
 from scripts.errors import ScriptError
 
 CLIENTS, ROUNDS = (1, 2, 4, 8, 16), 3
-# Of the highest rate of a size, this share counts as reached.
-REACHED = 0.95
 # A load has begun when so many bytes have come: more than the first request, which looks whether the server is there.
 BEGUN, LOOK_EVERY_S = 100_000, 0.05
 
@@ -107,7 +105,7 @@ def parts(seconds: float) -> Sequence[Part]:
 
 def compare(rows: Rows) -> Mapping[str, str]:
     """Compare what cores add, the bytes of an image on the wire, and the clients per replica that suffice."""
-    own = measured(rows)
+    own = enough(rows)
     alone = [row for row in own if (row["replicas"], row["machines"]) == (1, 1)]
     most = highest(alone, "requests_per_s", "cores")
     found = {}
@@ -126,9 +124,9 @@ def compare(rows: Rows) -> Mapping[str, str]:
     if own:
         best = max(own, key=lambda row: row["requests_per_s"])
         alike = [row for row in own if all(row[name] == best[name] for name in ("cores", "replicas", "machines"))]
-        enough = next(row for row in alike if row["requests_per_s"] >= REACHED * best["requests_per_s"])
-        each = enough["clients"] / enough["replicas"]
-        told = f"{each:g} per replica reach {REACHED:.0%} of the highest rate"
+        level = next(row for row in alike if row["requests_per_s"] >= REACHED * best["requests_per_s"])
+        each = level["clients"] / level["replicas"]
+        told = f"{each:g} per replica reach {100 * REACHED:.0f} % of the highest rate"
         found["clients per pod at which throughput levels off"] = told
     return found
 

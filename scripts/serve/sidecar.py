@@ -25,7 +25,7 @@ from scripts.serve.folder import check_place
 from scripts.serve.haproxy import HAProxy
 from scripts.serve.haproxy_config import Listening
 from scripts.serve.logs import Logs
-from scripts.serve.ports import check_ports, move, wanted
+from scripts.serve.ports import check_ports, wanted
 from scripts.serve.server import LOOK_EVERY_S, stop_signals
 
 
@@ -74,15 +74,9 @@ def main() -> None:
     """Parse the command line and run HAProxy."""
     parser = described(__doc__)
     parser.add_argument("--host", default=LOOPBACK, help=f"the address to listen on (default: {LOOPBACK})")
-    parser.add_argument(
-        "--ports-from", type=int, metavar="N", help="listen on N (HTTP), N + 1 (gRPC) and N + 2 (HAProxy's metrics)"
-    )
     args = parser.parse_args()
-    config = {"http_options": {"host": args.host}}
     with errors_in_one_line():
-        if args.ports_from is not None:
-            move(config, args.ports_from)
-        front(config)
+        front({"http_options": {"host": args.host}})
 
 
 if __name__ == "__main__":

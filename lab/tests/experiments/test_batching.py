@@ -19,7 +19,9 @@ def test_each_setting_is_sent_each_rate(monkeypatch):
         edit(config)
         ingress = parse(config["applications"][0]["args"]).ingress
         times = {"p50": 1.0 + ingress.batch_wait_ms, "p99": 9.0}
-        row = SimpleNamespace(requests=40, requests_per_s=10.0 * ingress.max_batch_size, failed=0, percentiles_ms=times)
+        row = SimpleNamespace(
+            requests=400, requests_per_s=10.0 * ingress.max_batch_size, failed=0, percentiles_ms=times
+        )
         counts = cycle([Counter({1: 2}), Counter({1: 5, 5: 1})])
         yield SimpleNamespace(row=lambda *_: row, batches=lambda: next(counts))
 
@@ -28,7 +30,7 @@ def test_each_setting_is_sent_each_rate(monkeypatch):
     rows = BATCHING.summary([row for part in settings(1.0) for row in part.rows()])
     lines = BATCHING.table(rows).lines
     assert len(lines) == 5 * 3
-    assert (lines[0][3], lines[0][-1]) == ("120", "2.0")
+    assert (lines[0][3], lines[0][-1]) == ("1,200", "2.0")
     [text] = BATCHING.compare(rows).values()
     assert set(BATCHING.compare(rows)) == {each.subject for each in reported.of("batching")}
     assert text.startswith("10.0/s in batches of up to 1, 80.0/s in batches of up to 8")

@@ -32,9 +32,9 @@ def test_seeds_are_together_beside_those_by_labels():
     assert [each.get("gain") for each in shown] == [None, None, 5, None, 5]
     assert (shown[1]["low"], shown[1]["wrong"], shown[1]["high"]) == (65, 66, 67)
     found = distillation.DISTILLATION.compare(shown)
-    assert set(found) == {each.subject for each in reported.of("distillation")}
+    unlike = {"error of the previous model", "error of the student after all measures", distillation.DISTILLED}
+    assert set(found) == {each.subject for each in reported.of("distillation")} - unlike
     assert found["error with small images"].startswith("78.00 % wrong, +18 %")
-    assert found["error after the whole recipe"].startswith("73.00 % wrong, -6 %")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")

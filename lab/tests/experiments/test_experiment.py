@@ -17,8 +17,6 @@ from lab.rows import Part, medians
 from scripts.errors import ScriptError
 
 KNOWN = command.EXPERIMENTS
-# Their stored rows have fewer; `predictions` sends each load longer since.
-FEWEST, OLDER = 300, ("hops", "precision", "predictions", "scaling")
 STORED = [each for each in KNOWN.values() if each.stored() is not None]
 
 
@@ -195,15 +193,32 @@ def test_every_part_has_its_turn_in_each_round_and_the_time_is_told_before(count
     assert "about 7 minutes at the default length\n" in capsys.readouterr().out
 
 
-def test_every_row_of_requests_has_enough_of_them():
-    few = [
-        (name, row)
-        for name, one in KNOWN.items()
-        if (result := one.stored()) is not None
-        for row in one.summary(result.rows)
-        if row.get("requests", FEWEST) < FEWEST and name not in OLDER
-    ]
-    assert few == []
+def test_a_row_of_too_few_requests_stands_beside_no_reported_figure(counted):
+    one, _, _ = counted
+    one = replace(one, row="{way}", beside={"time": "{at[this][ms]:.1f} ms"}, computed=lambda _: {})
+    rows_of = {count: [{"way": "this", "requests": count, "ms": 2.0}] for count in (rows.FEWEST - 1, rows.FEWEST)}
+    assert [one.compare(each) for each in rows_of.values()] == [{}, {"time": "2.0 ms"}]
+
+
+STORED_RESULTS = sorted([*experiment.FOLDER.glob("*.json"), *experiment.FOLDER.with_name("benchmarks").glob("*.json")])
+
+
+def refuse(constant):
+    raise ValueError(f"{constant} is no JSON")
+
+
+@pytest.mark.parametrize("file", STORED_RESULTS, ids=lambda file: file.stem)
+def test_a_stored_result_is_valid_json(file):
+    assert json.loads(file.read_text(), parse_constant=refuse)
+
+
+def test_a_result_that_is_no_valid_json_is_not_stored(counted):
+    one, _, _ = counted
+    before = one.run(None, again=False) and one.stored()
+    one = replace(one, parts=lambda _: [Part("all", lambda: [{"way": "this", "rate": float("inf")}])])
+    with pytest.raises(ValueError, match="JSON"):
+        one.run(None, again=True)
+    assert one.stored() == before
 
 
 def test_the_list_tells_how_long_each_takes_and_how_old_it_is(counted):
@@ -254,8 +269,12 @@ def test_an_unknown_name_lists_the_names(monkeypatch, capsys):
 
 
 INTEL = DOCUMENTS["Intel"]
-RATE = Reported(INTEL, "Table 3", "rate", "images/s", 763, model="ResNet", hardware="one", experiment="precision")
-TIME = Reported(INTEL, "Table 1", "time", "ms", 26.9, model="ResNet", hardware="two", experiment="precision")
+RATE = Reported(
+    INTEL, "Table 3", "rate", "images/s", "1.1", "a rate", 763, model="ResNet", hardware="one", experiment="precision"
+)
+TIME = Reported(
+    INTEL, "Table 1", "time", "ms", "1.1", "a time", 26.9, model="ResNet", hardware="two", experiment="precision"
+)
 
 
 def test_a_column_of_equal_cells_becomes_a_sentence():
@@ -268,7 +287,7 @@ def test_a_column_of_equal_cells_becomes_a_sentence():
 def test_a_figure_that_was_not_measured_is_listed():
     made = beside_reported([RATE, TIME], {"rate": "seven"}, "cores")
     assert "| Intel, Table 1 |" not in made
-    assert made.endswith("Reported, and not measured here:\n\n- time: 26.9 ms\n")
+    assert made.endswith("Reported, without a figure here (not measured, or too few requests):\n\n- time: 26.9 ms\n")
 
 
 def test_nothing_measured_is_no_table():

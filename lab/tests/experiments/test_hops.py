@@ -9,6 +9,7 @@ from lab import reported
 from lab.benchmark.workloads import workload
 from lab.experiments import experiment, hops
 from lab.experiments.hops import divided
+from lab.rows import FEWEST
 from scripts.errors import ScriptError
 
 TRACE, US = "aa" * 16, 1000
@@ -34,7 +35,7 @@ SPANS = [
 
 @pytest.fixture
 def row():
-    return {"way": "open_inference", "rate": hops.RATES[1], **divided([(CLIENT, 100.5)], {TRACE: SPANS})}
+    return {"way": "open_inference", "rate": hops.RATES[1], **divided([(CLIENT, 100.5)] * FEWEST, {TRACE: SPANS})}
 
 
 def test_every_part_has_its_share_and_they_sum_to_the_latency(row):
@@ -84,18 +85,22 @@ def test_every_reported_figure_is_found(row):
     rows[0] = {**rows[0], "members_ms": {"resnet": 1.0, "densenet": 2.0}}
     found = hops.HOPS.compare(hops.with_parts(rows))
     assert set(found) == {each.subject for each in reported.of("hops")}
-    assert found["largest hop between two nodes"] == "5.00 ms"
+    assert found["largest hop between two nodes"] == "5.00 ms by a direct edge, 5.00 ms by a handle edge"
 
 
-def test_what_a_proxy_adds_is_told_of_the_requests_that_waited_for_it(row):
-    # Of another request, the member that is here ended last.
-    here = span("c", None, "client", 0, 50)
-    here = replace(here, trace_id="bb" * 16)
-    spans = [replace(span("r", "c", "classify", 0, 50), trace_id="bb" * 16)]
-    both = divided([(CLIENT, 100.0), (here, 50.0)], {TRACE: SPANS, here.trace_id: spans})
-    assert (both["requests"], both["elsewhere"]) == (2, 1)
-    found = hops.HOPS.compare(hops.with_parts([row | both | {"way": way} for way in hops.WAYS]))
-    assert found["smallest latency added by a proxy to a model server"] == "16.00 ms"
+def test_what_a_proxy_adds_is_the_difference_of_whole_requests(row):
+    latencies = {"inline": 60.0, "tensorflow_serving": 69.5, "open_inference": 57.0}
+    rows = [{**row, "way": way, "latency_ms": latencies.get(way, 80.0)} for way in hops.WAYS]
+    found = hops.HOPS.compare(hops.with_parts(rows))
+    assert {
+        name: found[f"{name} latency added by a proxy to a model server"].partition(" of")[0]
+        for name in ("smallest", "largest")
+    } == {"smallest": "-3.0 ms", "largest": "+9.5 ms"}
+
+
+def test_too_few_requests_compare_nothing(row):
+    rows = [{**row, "way": way, "requests": FEWEST - 1} for way in hops.WAYS]
+    assert hops.HOPS.compare(hops.with_parts(rows)) == {}
 
 
 def test_each_member_has_its_own_time(row):

@@ -119,15 +119,17 @@ def test_a_server_that_does_not_start_leaves_its_row_and_the_steps_go_on(tmp_pat
 
 
 def test_the_ends_of_the_ladder_are_compared_with_every_reported_one():
-    rows = [{"step": "first", "requests_per_s": 10.0}, {"step": "last", "requests_per_s": 400.0}]
+    rates = {"first": (10.0, 93.0), "quick": (200.0, 93.1), "loses accuracy": (400.0, 85.0)}
+    rows = [{"step": step, "requests_per_s": rate, "top1": top1} for step, (rate, top1) in rates.items()]
     found = LADDER.compare(rows)
     assert set(found) == {each.subject for each in reported.of("ladder")}
-    assert found["image scoring, last"] == "400.0 requests/s"
+    assert found["image scoring, first"] == "10.0 requests/s, top-1 93.00 %"
+    assert found["image scoring, last"] == "200.0 requests/s, top-1 93.10 %"
 
 
-def test_a_ladder_whose_foot_was_not_measured_compares_its_top():
-    rows = [{"step": "first", "error": "no"}, {"step": "last", "requests_per_s": 400.0}]
-    assert {name.split(", ")[1] for name in LADDER.compare(rows)} == {"last"}
+def test_a_ladder_whose_foot_was_not_measured_compares_nothing():
+    rows = [{"step": "first", "error": "no"}, {"step": "last", "requests_per_s": 400.0, "top1": 93.0}]
+    assert LADDER.compare(rows) == {}
 
 
 def test_without_images_the_ladder_says_what_to_set(monkeypatch):

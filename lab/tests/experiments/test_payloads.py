@@ -78,15 +78,17 @@ def test_a_jpeg_has_a_twentieth_of_the_bytes_of_floats(unsent):
 def test_every_reported_figure_has_one_beside_it(unsent):
     here = PAYLOADS.compare(shown(unsent))
     # Nobody measured a server's CPU for a form that was not sent.
-    assert {each.subject for each in reported.of("payloads")} - set(here) == {"Tensor's deserialization"}
+    unsent_here = {"Tensor's deserialization", "fastest protocol of three for one image"}
+    assert {each.subject for each in reported.of("payloads")} - set(here) == unsent_here
     assert here["traffic of 1,000 float32 images per second"] == "4.82 Gb/s, computed from the bytes"
     assert here["overhead of Tensor, a vector of doubles, over gRPC"] == "not sent"
-    assert int(here["bytes of the image for each byte of its JPEG"].split()[0]) > 20
-    sent = shown([{**row, "p50_ms": 7.25, "server_ms": row["server_ms"] or 0.5} for row in unsent])
+    assert int(here["network traffic of arrays, in traffic of JPEGs"].split()[0]) > 20
+    in_memory = {**unsent[0], "form": "shared memory, uint8"}
+    sent = shown([{**row, "p50_ms": 7.25, "server_ms": row["server_ms"] or 0.5} for row in (*unsent, in_memory)])
     assert set(PAYLOADS.compare(sent)) == {each.subject for each in reported.of("payloads")}
     assert PAYLOADS.compare(sent)["ListValue against Tensor"] == "7.2 ms, and 7.2 ms as Tensor"
     (told, bars), (_, here_bars) = PAYLOADS.picture(sent)
-    assert (told, len(bars), len(here_bars)) == ("reported", 5, len(FORMS))
+    assert (told, len(bars), len(here_bars)) == ("reported", 5, len(FORMS) + 1)
 
 
 def test_the_default_limit_would_refuse_what_the_experiment_sends(unsent):
@@ -114,8 +116,14 @@ def test_cpu_is_of_an_image_and_a_latency_of_a_request():
     assert one["p50_ms"] > 0
 
 
+@pytest.mark.parametrize(("mean_ms", "seconds"), [(1.0, 2.0), (100.0, 33.0), (5000.0, 200.0)])
+def test_a_slow_form_is_sent_for_longer(mean_ms, seconds, monkeypatch):
+    monkeypatch.setattr(payloads, "measure", lambda *_: SimpleNamespace(requests=1, mean_ms=mean_ms))
+    assert payloads._enough(None, 2.0) == pytest.approx(seconds)
+
+
 def test_the_client_s_cpu_is_of_the_encoding_and_of_the_load(monkeypatch):
-    load = SimpleNamespace(failed=0, requests=10, client_cpu_ms=6000.0, percentiles_ms={"p50": 5.0})
+    load = SimpleNamespace(failed=0, requests=10, client_cpu_ms=6000.0, percentiles_ms={"p50": 5.0}, mean_ms=5.0)
     monkeypatch.setattr(payloads, "measure", lambda *given: load)
     with HttpServer(lambda asked: Reply()) as server:
         one = cost(FORMS[0], PIXELS, 0, {"http": server.url})
@@ -132,7 +140,7 @@ def test_the_table():
         ("photographs", "a", 1, 9.0, 1.0, None, None),
     ]
     assert PAYLOADS.table(shown([dict(zip(names, one, strict=True)) for one in costs])).markdown().splitlines()[2:] == [
-        "| 224x224 | b | 1 | 602,112 | 4.82 | 1.00 | 2.00 | 3.0 |",
-        "| 224x224 | c | 4 | 9 | 0.00 | 1.00 | 2.00 (parsing) | not sent |",
-        "| photographs | a | 1 | 9 | 0.00 | 1.00 |  | not sent |",
+        "| 224x224 | b | 1 |  | 602,112 | 4.82 | 1.00 | 2.00 | 3.0 |",
+        "| 224x224 | c | 4 |  | 9 | 0.00 | 1.00 | 2.00 (parsing) | not sent |",
+        "| photographs | a | 1 |  | 9 | 0.00 | 1.00 |  | not sent |",
     ]

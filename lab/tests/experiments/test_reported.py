@@ -12,14 +12,23 @@ from lab.experiments.experiment import FOLDER
 from lab.reported import DOCUMENTS, REPORTED
 
 NEAR, TABLE, HEAD = 250, 900, 600
+# Where one sentence ends and the next begins.
+SENTENCE = re.compile(r"(?<=[.!?;])\s+(?=[A-Z(“])")
+# So many words in turn are a copy; and the words that a meaning has at least and at most.
+COPIED, FEWEST, MOST = 7, 6, 40
 TABLED = [each for each in REPORTED if each.place.startswith("Table")]
 
 
 @pytest.fixture(scope="module")
-def texts():
+def raw():
     if (folder := os.environ.get("ENSEMBLE_DOCUMENTS")) is None:
         pytest.skip("set ENSEMBLE_DOCUMENTS to the folder of the documents")
-    return {each: plain((Path(folder) / each.file).read_text()) for each in DOCUMENTS.values()}
+    return {each: (Path(folder) / each.file).read_text() for each in DOCUMENTS.values()}
+
+
+@pytest.fixture(scope="module")
+def texts(raw):
+    return {document: plain(text) for document, text in raw.items()}
 
 
 def plain(text):
@@ -43,7 +52,7 @@ def test_a_document_has_this_title_and_these_authors(texts):
 def stands_near_its_subject(text, each):
     found = [match.start() for match in written(each).finditer(text)]
     near = [match.start() for match in re.finditer(re.escape(each.near or each.model), text, re.IGNORECASE)]
-    named = all(term in text for term in (each.place, each.model, each.hardware))
+    named = all(term in text for term in (each.place, *each.model.split(" and "), each.hardware))
     return named and any(abs(one - other) < NEAR for one in found for other in near)
 
 
@@ -66,6 +75,47 @@ def test_a_figure_of_a_table_stands_in_its_row(texts):
     assert [each for each in TABLED if not stands_in_its_row(texts[each.document], each)] == []
 
 
+def paragraphs(text, place):
+    """List the lines of a text, from the line that begins with the place."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    [first, *_] = (n for n, line in enumerate(lines) if re.sub(r"^[\s#•\d.:]*", "", line).startswith(place))
+    return lines[first:]
+
+
+def sentence(text, each):
+    """Find the sentence that `at` names."""
+    paragraph, number = map(int, each.at.split("."))
+    return SENTENCE.split(plain(paragraphs(text, each.place)[paragraph]))[number - 1]
+
+
+def test_the_figure_stands_in_the_sentence_at_its_place(raw):
+    elsewhere = [
+        (each.subject, found)
+        for each in REPORTED
+        if not re.search(re.escape(each.written or f"{each.value:g}"), found := sentence(raw[each.document], each))
+    ]
+    assert elsewhere == []
+
+
+def words(text):
+    return re.findall(r"[\w.%]+", text.lower())
+
+
+def runs(text):
+    listed = words(text)
+    return {tuple(listed[first : first + COPIED]) for first in range(len(listed) - COPIED + 1)}
+
+
+def test_every_figure_says_what_it_means_in_words_of_its_own(raw):
+    theirs = {document: runs(plain(text)) for document, text in raw.items()}
+    assert [each.subject for each in REPORTED if not FEWEST <= len(words(each.says)) <= MOST] == []
+    assert {each.subject: found for each in REPORTED if (found := runs(each.says) & theirs[each.document])} == {}
+
+
+def test_a_group_s_figures_say_different_things():
+    assert [says for says, count in Counter(each.says for each in REPORTED).items() if count > 1] == []
+
+
 def test_a_figure_is_found_by_its_subject_and_measured_or_has_a_reason():
     twice = Counter((each.experiment, each.subject) for each in REPORTED)
     assert [key for key, count in twice.items() if count > 1] == []
@@ -79,6 +129,25 @@ def test_the_index_names_what_is_not_measured_and_why():
     assert missing == []
     reasons = ("quantization-aware training", "compilation by TVM", "OpenMP against TBB", "watts", "ideal use of a GPU")
     assert [each for each in reasons if len(lines[each].split(" | ")) != 3] == []
+
+
+STEPS = {
+    # By the text: three times, 1.25 times, and seven times.
+    "threads matched to cores, by four workers": ("the base: one worker with the default threads", 3.0),
+    "threads matched, pinned to physical cores, by IPEX": ("threads matched to cores, by four workers", 1.25),
+    "a purely neural model, after all steps": ("a purely neural model, before all steps", 7.0),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_on_cpus_stands_beside_the_step_before_it(step):
+    rate, (before, times) = {each.subject: each.value for each in reported.of("threads")}, STEPS[step]
+    assert rate[step] / rate[before] == pytest.approx(times, abs=0.01)
+
+
+def test_the_pipeline_s_figures_name_the_pipeline_s_models():
+    pipeline = [each for each in REPORTED if each.place in {"Figure 6", "Figure 7"}]
+    assert {each.model for each in pipeline} == {"ResNet v1.50 and DenseNet 169"}
 
 
 def test_int8_gains_what_each_processor_allows():

@@ -46,14 +46,14 @@ def test_what_could_not_be_measured_has_its_row_and_the_default_is_compared_with
         if asked[-1].workers == 2 and asked[-1].pinned:
             raise ScriptError("no\nroom")
         rate = 100.0 * asked[-1].threads
-        found = {"requests": 100, "requests_per_s": rate, "p50_ms": 1.0, "p99_ms": 2.0, "other": 0}
+        found = {"requests": 1000, "requests_per_s": rate, "p50_ms": 1.0, "p99_ms": 2.0, "other": 0}
         yield SimpleNamespace(load=lambda *_: found)
 
     served, limits, alone = [each for each in grid() if each.computed == threads.SERVED], [], []
 
     def together(workers, seconds):
         alone.append(workers)
-        return [{"ms": 3.0, "images_per_s": 10.0 * worker.threads + len(worker.cpus)} for worker in workers]
+        return [{"ms": 3.0, "images_per_s": 1000.0 * worker.threads + len(worker.cpus)} for worker in workers]
 
     monkeypatch.setattr(threads, "together", together)
     monkeypatch.setattr(threads, "usable", lambda: [4, 5])
@@ -74,14 +74,19 @@ def test_what_could_not_be_measured_has_its_row_and_the_default_is_compared_with
     shown = THREADS.summary(rows * 3)
     made = THREADS.table(shown)
     assert [line[6] for line in made.lines].count("") == 1
-    assert {line[5] for line in made.lines[:3]} == {"300"}
+    assert {line[5] for line in made.lines[:3]} == {"3,000"}
     assert ["reaches 50 % of the best" in note for note in made.notes[1:]] == [True, False]
     assert made.notes[0].endswith("room")
     found = THREADS.compare(shown)
-    assert {each.subject for each in reported.of("threads")} == set(found)
-    assert found["the base"].startswith("20.0 images/s")
-    assert found["before threads are matched to cores"].startswith("40.0 images/s")
-    assert found["threads matched, and pinned to physical cores"].startswith("22.0 images/s")
+    unlike = {"image scoring, where more workers made it worse"}
+    assert {each.subject for each in reported.of("threads")} - unlike == set(found)
+    one, two, own = "by PyTorch: 1 x 2", "by PyTorch: 2 x 2", "by PyTorch: 2 x 1, pinned"
+    assert found["the base: one worker with the default threads"] == f"2000.0 images/s {one}"
+    assert found["more workers with the default threads"] == f"4000.0 images/s {two}, better, so not reproduced"
+    assert found["threads matched, pinned to physical cores, by IPEX"] == f"2002.0 images/s {own}"
+    assert found["a purely neural model, before all steps"] == f"2000.0 images/s {one}"
+    openvino = "2002.0 images/s by OpenVINO: 2 x 1, pinned"
+    assert found["a purely neural model, after all steps"] == f"2002.0 images/s {own}; {openvino}"
     assert [sum(bar.ours for bar in bars) for _, bars in THREADS.picture.groups(shown)] == [1, 1, 0, 0]
 
 

@@ -14,10 +14,9 @@ from deployments.repository.heads import with_head
 from deployments.repository.network import load
 from deployments.repository.repository import Model, find
 from ensemble_models.baking import with_temperature
-from ensemble_models.costs import precision
 from ensemble_models.dataset import FEWEST, Dataset, check_unseen, provenance, truth
 from ensemble_models.options import COUNT, FILE, POSITIVE, Command, option, repository_option
-from ensemble_models.prediction import computed_in, head_of, predict, preprocessing
+from ensemble_models.prediction import computed_in, head_of, precision, predict, preprocessing
 from ensemble_models.statistics import Truth, calibration_error, log_loss, temperature, top1
 from ensemble_models.writing import derived_metadata, describe, write_version
 from scripts.errors import ScriptError

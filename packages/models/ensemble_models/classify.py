@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ensemble_models.client import Client, for_each
+from ensemble_models import client
 from ensemble_models.options import FILE, POSITIVE, Command, OutputFile, option
 from scripts.errors import ScriptError
 
@@ -107,20 +107,15 @@ def images(paths: Iterable[Path]) -> list[Path]:
     return found
 
 
-async def classify(args: SimpleNamespace, paths: Sequence[Path], note: Callable[[Path, dict[str, Any]], None]) -> None:
+def classify(args: SimpleNamespace, paths: Sequence[Path], note: Callable[[Path, dict[str, Any]], None]) -> None:
     """Send each image, and note its answer or its error as it comes."""
     url = args.url if args.protocol == "http" else f"{'grpcs' if args.ca else 'grpc'}://{args.grpc}"
-    async with Client(url, args.workers, args.ca) as client:
+    options = {"top_k": args.top_k, "members": args.members}
 
-        async def one(path: Path) -> None:
-            try:
-                image = await asyncio.to_thread(path.read_bytes)
-                answer = await client.classify(image, top_k=args.top_k, members=args.members)
-            except OSError as err:
-                answer = {"error": {"code": "unreadable", "message": str(err), "temporary": True}}
-            note(path, answer)
+    def by_position(position: int, answer: dict[str, Any]) -> None:
+        note(paths[position], answer)
 
-        await for_each(paths, one, args.workers, len(paths))
+    asyncio.run(client.classify(url, paths, len(paths), by_position, args.workers, args.ca, **options))
 
 
 def into_file(args: SimpleNamespace, paths: Sequence[Path]) -> AnswersFile:
@@ -129,7 +124,7 @@ def into_file(args: SimpleNamespace, paths: Sequence[Path]) -> AnswersFile:
     left = [path for path in paths if str(path) not in file.finished]
     with file.open():
         try:
-            asyncio.run(classify(args, left, file.note))
+            classify(args, left, file.note)
         except KeyboardInterrupt:
             sys.exit(f"stopped; what was answered is in {args.output}, and the same command continues with it")
     return file
@@ -186,7 +181,7 @@ def main(**given: Any) -> None:
         print("\n".join(file.report(len(paths))))
         sys.exit(1 if file.failed else 0)
     answers: dict[Path, dict[str, Any]] = {}
-    asyncio.run(classify(args, paths, answers.__setitem__))
+    classify(args, paths, answers.__setitem__)
     results = [(path, answers[path]) for path in paths]
     if args.json:
         print(to_json(results))

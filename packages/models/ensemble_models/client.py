@@ -1,21 +1,18 @@
-"""Classifies many images with a running server, some at a time, and gives errors as JSON, as a command writes them."""
+"""Classifies many images with a running server, and gives errors as JSON, as a command writes them."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any
 
 import msgspec
 from tqdm import tqdm
 
-from ensemble_serving import Client as Connection
-from ensemble_serving import EnsembleError, NoResponse
+from ensemble_serving import Client, EnsembleError, NoResponse
 from scripts.errors import ScriptError
-
-T = TypeVar("T")
 
 # The environment variable that holds the API key.
 KEY = "ENSEMBLE_API_KEY"
@@ -24,80 +21,65 @@ PATIENCE_S = 90.0
 NO_ANSWER = "no_answer"
 
 
-class Client:
-    """A connection to one server; use it as an asynchronous context manager."""
+async def classify(
+    url: str,
+    images: Iterable[bytes | Path],
+    total: int,
+    note: Callable[[int, dict[str, Any]], None],
+    concurrency: int,
+    ca: Path | None = None,
+    **options: Any,
+) -> None:
+    """Classify images, some at a time, with a progress bar; an image that the server refuses for now is sent again.
 
-    def __init__(self, url: str, concurrency: int = 1, ca: Path | None = None) -> None:
-        """Set the server's root, how many requests are under way at a time, and a certificate to trust, PEM.
+    Args:
+        url: the server's root.
+        images: the images, which are read one by one, so that a large dataset is never in memory as a whole.
+        total: their number.
+        note: takes an image's position and the server's JSON: an answer, or an `error`, whose `temporary` is true if
+            the image may be answered later.
+        concurrency: how many requests are under way at a time.
+        ca: a certificate to trust, PEM.
+        options: a request's, as `top_k`.
 
-        Raises:
-            ScriptError: the URL is none.
-        """
-        self._url = url
-        try:
-            self._connection = Connection(
-                url,
-                key=os.environ.get(KEY),
-                ca_file=ca,
-                concurrency=concurrency,
-                patience_s=PATIENCE_S,
-                reconnect_s=PATIENCE_S,
-            )
-        except ValueError as err:
-            raise ScriptError(f"--url {url}: {err}") from err
+    Raises:
+        ScriptError: the URL is none, there is no server, or another one than this project's.
+    """
+    try:
+        client = Client(
+            url,
+            key=os.environ.get(KEY),
+            ca_file=ca,
+            concurrency=concurrency,
+            patience_s=PATIENCE_S,
+            reconnect_s=PATIENCE_S,
+        )
+    except ValueError as err:
+        raise ScriptError(f"--url {url}: {err}") from err
+    bar = tqdm(total=total, unit="image", mininterval=0.5, delay=1, leave=False, disable=None)
+    with bar:
+        async with client, aclosing(client.as_completed(images, **options)) as answered:
+            async for position, task in answered:
+                failure = task.exception()
+                if isinstance(failure, NoResponse) and not client.was_reached:
+                    raise no_answer(url, failure) from failure
+                note(position, _error(failure) if failure else msgspec.to_builtins(task.result()))
+                bar.update()
 
-    async def __aenter__(self) -> Self:
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._connection.close()
-
-    async def classify(self, image: bytes, headers: tuple[tuple[str, str], ...] = (), **options: Any) -> dict[str, Any]:
-        """Send an image's bytes, again while the server refuses it for now; options are a request's, as `top_k`.
-
-        Returns:
-            The server's JSON: an answer, or an `error`, whose `temporary` is true if the image may be answered later.
-
-        Raises:
-            ScriptError: there is no server, or another one than this project's.
-        """
-        try:
-            answer = await self._connection.classify(image, headers=headers, **options)
-        except NoResponse as err:
-            if not self._connection.was_reached:
-                raise no_answer(self._url, err) from err
-            return {"error": {"code": NO_ANSWER, "message": str(err), "temporary": True}}
-        except EnsembleError as err:
-            if type(err) is EnsembleError:
-                raise ScriptError(str(err)) from err
-            return {"error": {**err.to_dict(), "temporary": err.retry or err.is_fault}}
-        given: dict[str, Any] = msgspec.to_builtins(answer)
-        return given
+def _error(err: BaseException) -> dict[str, Any]:
+    """Describe an image's error; raise an error that is not the image's."""
+    if isinstance(err, NoResponse):
+        return {"error": {"code": NO_ANSWER, "message": str(err), "temporary": True}}
+    if isinstance(err, OSError):
+        return {"error": {"code": "unreadable", "message": str(err), "temporary": True}}
+    if type(err) is EnsembleError:
+        raise ScriptError(str(err)) from err
+    if not isinstance(err, EnsembleError):
+        raise err
+    return {"error": {**err.to_dict(), "temporary": err.retry or err.is_fault}}
 
 
 def no_answer(url: str, err: Exception) -> ScriptError:
     """Make the error that nothing answers at a URL."""
     return ScriptError(f"no answer from {url}: {err or type(err).__name__}; is the server running (ensemble serve)?")
-
-
-async def for_each(
-    items: Iterable[T], work: Callable[[T], Awaitable[None]], at_a_time: int, total: int, unit: str = "image"
-) -> None:
-    """Work on `at_a_time` items at a time, with a progress bar; the first error ends all.
-
-    The items are taken one by one, so that a large dataset is never in memory as a whole.
-    """
-    left = iter(items)
-    with tqdm(total=total, unit=unit, mininterval=0.5, delay=1, leave=False, disable=None) as bar:
-
-        async def take() -> None:
-            for item in left:
-                await work(item)
-                bar.update()
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(at_a_time, total)):
-                    group.create_task(take())
-        except* ScriptError as errors:
-            raise errors.exceptions[0] from None

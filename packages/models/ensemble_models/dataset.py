@@ -62,15 +62,9 @@ class Dataset:
             DatasetError: there is no `<class>/*.jpg` (or another format) in `path`, it is a damaged zip file, or it has
                 several sets, as `train/` and `val/`.
         """
-        archive, inside = _archive(path)
-        if archive is not None:
-            entries = [name.removeprefix(inside) for name in _entries(archive) if name.startswith(inside)]
-        elif path.is_dir():
-            entries = [file.relative_to(path).as_posix() for file in path.rglob("*")]
-        else:
-            raise DatasetError(f"{path} is neither a folder nor a zip file of <class>/*.jpg")
-        names = sorted(name for name in entries if _is_labelled(PurePosixPath(name), SUFFIXES))
-        skipped = sorted(name for name in entries if _is_labelled(PurePosixPath(name), OTHER_IMAGES))
+        files = entries(path)
+        names = sorted(name for name in files if _is_labelled(PurePosixPath(name), SUFFIXES))
+        skipped = sorted(name for name in files if _is_labelled(PurePosixPath(name), OTHER_IMAGES))
         if not names:
             raise DatasetError(f"{path} holds no <class>/*.jpg{f', only {skipped[0]} and such' if skipped else ''}")
         if lost := sorted({label(name) for name in skipped} - {label(name) for name in names}):
@@ -137,9 +131,9 @@ class Dataset:
         if file is None:
             yield from self._each(lambda name: (self.path / name).read_bytes())
             return
-        entries = _entries(file)
+        stored = _entries(file)
         with zipfile.ZipFile(file) as archive:
-            yield from self._each(lambda name: archive.read(entries[inside + name]))
+            yield from self._each(lambda name: archive.read(stored[inside + name]))
 
     def _each(self, read: Callable[[str], bytes]) -> Iterator[tuple[bytes, str]]:
         for name in self.names:
@@ -148,6 +142,16 @@ class Dataset:
             except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as err:
                 raise DatasetError(f"{self.path}: {name}: {err}") from err
             yield encoded, label(name)
+
+
+def entries(path: Path) -> list[str]:
+    """List the paths in a folder or a zip file; raises DatasetError if it is neither, or damaged."""
+    archive, inside = _archive(path)
+    if archive is not None:
+        return [name.removeprefix(inside) for name in _entries(archive) if name.startswith(inside)]
+    if not path.is_dir():
+        raise DatasetError(f"{path} is neither a folder nor a zip file of <class>/*.jpg")
+    return [file.relative_to(path).as_posix() for file in path.rglob("*")]
 
 
 def _archive(path: Path) -> tuple[Path | None, str]:

@@ -14,17 +14,12 @@ from deployments.contract.payload import Probabilities
 from ensemble_models.statistics import Truth
 
 
-class MethodName(click.ParamType[str]):
-    """The name of a method by which predictions are combined."""
-
-    name = "method"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """See `click.ParamType.convert`."""
-        try:
-            return known(value)
-        except ValueError as err:
-            self.fail(str(err), param, ctx)
+def method(name: str) -> str:
+    """Check the name of a method by which predictions are combined; the type of an option."""
+    try:
+        return known(name)
+    except ValueError as err:
+        raise click.BadParameter(str(err)) from err
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from pathlib import Path
 
 import click
@@ -33,15 +32,9 @@ def write(root: Path) -> str:
     if len(content) > MAX_MANIFEST_BYTES:
         raise ModelError(f"{root} holds more files than a manifest can name in {MAX_MANIFEST_BYTES} bytes")
     # Replaced as a whole, so that no reader gets a part of it.
-    descriptor, staged = tempfile.mkstemp(dir=root, prefix=f".{MANIFEST}-")
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-        os.chmod(staged, 0o644)
-        os.replace(staged, root / MANIFEST)
-    except BaseException:
-        os.unlink(staged)
-        raise
+    staged = root / f".{MANIFEST}-{os.getpid()}"
+    staged.write_bytes(content)
+    staged.replace(root / MANIFEST)
     return hashlib.sha256(content).hexdigest()
 
 

@@ -18,14 +18,11 @@ import msgspec
 import rich.table
 from rich.console import Console
 
-from deployments.contract.errors import ConfigurationError, EnsembleError
-from deployments.repository.errors import ModelError
-from scripts.errors import ScriptError
+from scripts.errors import errors_in_one_line
 
 Function = TypeVar("Function", bound=Callable[..., Any] | click.Command)
 # The environment variable of the repository that commands read and write unless another one is named.
 VARIABLE = "ENSEMBLE_MODELS"
-MISTAKES = (ScriptError, ModelError, ConfigurationError, EnsembleError, OSError)
 WRONG_USAGE = 2
 
 
@@ -64,14 +61,13 @@ class Command(click.Command):
         logging.disable(logging.INFO)
         try:
             given = {"prog_name": program, "standalone_mode": False, "max_content_width": 120}
-            return super().main(*args, **{**more, **given})
+            with errors_in_one_line():
+                return super().main(*args, **{**more, **given})
         except click.ClickException as err:
             print(f"{program}: {' '.join(err.format_message().split())}", file=sys.stderr)
             sys.exit(WRONG_USAGE)
         except click.Abort:
             sys.exit(130)
-        except MISTAKES as err:
-            sys.exit("error: " + " ".join(str(err).split()))
         finally:
             logging.disable(logging.NOTSET)
 

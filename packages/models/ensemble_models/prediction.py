@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import prod
 from statistics import median
 from typing import Any
 
@@ -29,13 +31,14 @@ from deployments.members.predictor import infer_now
 from deployments.members.versioned import check
 from deployments.repository.errors import ModelError
 from deployments.repository.heads import Head, recognize
+from deployments.repository.network import input_size, load, read
 from deployments.repository.repository import Folder, Model
-from ensemble_models.costs import image_size, precision
 from ensemble_models.dataset import Dataset, decode_all
 from graph.config import EnsembleConfig
 from graph.signature import EnsembleSignature
 from scripts.errors import ScriptError
 
+PRECISIONS = ("FP32", "FP16", "INT8")
 # The precision of a model on another server.
 UNKNOWN = "unknown"
 # A batch of the server's own size, so that members on other servers take it.
@@ -113,22 +116,40 @@ def _of_model(member: LocalMember, model: Model, interface: MemberInterface, is_
 
 
 def preprocessing(model: Model) -> Preprocessing:
-    """Read the pixels that a model was prepared for.
+    """Read the pixels that a model was prepared for: their size is the network's own, or else the metadata name it.
 
     Raises:
         ModelError: the model is damaged or no classifier, fixes no size, or its metadata are wrong.
     """
-    return Preprocessing(image_size(model), **preprocessing_fields(model.input))
+    height, width = input_size(load(model)) or (model.input.get("height"), model.input.get("width"))
+    if not isinstance(height, int) or not isinstance(width, int):
+        raise ModelError(f"model {model.name!r} fixes no input size; prepare it with --size")
+    return Preprocessing((height, width), **preprocessing_fields(model.input))
+
+
+def stored_precision(model: Model) -> str:
+    """Return the precision of most of a model's stored weights: `FP32`, `FP16`, or `INT8` for 8 bits or fewer.
+
+    Raises:
+        ModelError: OpenVINO can't read the model.
+    """
+    bits: Counter[int] = Counter()
+    for node in read(model).get_ordered_ops():
+        if node.get_type_name() == "Constant":
+            bits[node.get_output_element_type(0).bitwidth] += prod(node.get_output_shape(0))
+    most = bits.most_common(1)[0][0] if bits else 32
+    return "INT8" if most <= 8 else "FP16" if most == 16 else "FP32"
+
+
+def precision(model: Model) -> str:
+    """Return the precision in the metadata, `FP32`, `FP16` or `INT8`; else the precision of the stored weights."""
+    described = model.metadata.get("precision")
+    return described if described in PRECISIONS else stored_precision(model)
 
 
 def predict(models: Sequence[Model], dataset: Dataset) -> list[Probabilities]:
-    """Predict every image by every model of a repository; see `predictions`."""
-    return predictions(of_models(models), dataset)
-
-
-def predictions(candidates: Sequence[Candidate], dataset: Dataset) -> list[Probabilities]:
-    """Predict every image by every candidate; see `measured_predictions`."""
-    return measured_predictions(candidates, dataset)[0]
+    """Predict every image by every model of a repository; see `measured_predictions`."""
+    return measured_predictions(of_models(models), dataset)[0]
 
 
 def measured_predictions(
@@ -143,15 +164,10 @@ def measured_predictions(
     Raises:
         ScriptError: an image can't be decoded, or a candidate fails on one.
     """
-    return asyncio.run(_predictions(candidates, dataset))
-
-
-async def _predictions(
-    candidates: Sequence[Candidate], dataset: Dataset
-) -> tuple[list[Probabilities], list[float | None]]:
     parts: list[list[Probabilities]] = [[] for _ in candidates]
     took: list[list[float]] = [[] for _ in candidates]
-    with tqdm(total=len(dataset), desc="predict", unit="img", leave=False, disable=None) as progress:
+    bar = tqdm(total=len(dataset), desc="predict", unit="img", leave=False, disable=None)
+    with bar, asyncio.Runner() as loop:
         for names, encoded in _chunks(dataset):
             made: dict[str, Any] = {AsSent().key: encoded}
             for candidate, outputs, times in zip(candidates, parts, took, strict=True):
@@ -159,12 +175,12 @@ async def _predictions(
                 if isinstance(wanted, Preprocessing) and wanted.key not in made:
                     made[wanted.key] = decode_all(names, encoded, wanted)
                 began = time.process_time()
-                answer = await candidate.node(Batch(made[wanted.key], (Item(),) * len(names)))
+                answer = loop.run(candidate.node(Batch(made[wanted.key], (Item(),) * len(names))))
                 times.append(1000 * (time.process_time() - began) / len(names))
                 if error := next((item.error for item in answer.items if item.error is not None), None):
                     raise ScriptError(f"{candidate.name!r}: {error}")
                 outputs.append(answer.payload)
-            progress.update(len(names))
+            bar.update(len(names))
     costs = [None if each.model is None else median(times) for each, times in zip(candidates, took, strict=True)]
     return [np.concatenate(outputs) for outputs in parts], costs
 

@@ -12,15 +12,15 @@ from typing import Any
 import click
 import openvino as ov
 
+from deployments.members.openvino_autotune import WORTH, cpu_ms
 from deployments.repository.errors import ModelError
 from deployments.repository.network import load
 from deployments.repository.repository import LABELS, METADATA, Model, find, versions
 from ensemble_models.baking import without_temperature
-from ensemble_models.costs import costs, precision
 from ensemble_models.dataset import Dataset, decode_all, provenance, sample, truth, without
 from ensemble_models.int8 import expected_drop, search
 from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
-from ensemble_models.prediction import computed_in, predict, preprocessing
+from ensemble_models.prediction import computed_in, precision, predict, preprocessing
 from ensemble_models.statistics import Interval, hits, paired, top1
 from ensemble_models.writing import MODEL, derived_metadata, describe, write_version
 from scripts.errors import ScriptError
@@ -111,9 +111,9 @@ def quantize(repository: Path, name: str, version: int | None, settings: Quantiz
 
 def slower_than(source: Model, quantized: Model) -> str:
     """Measure both versions on this machine; say that int8 takes more CPU time than float, empty if it does not."""
-    before, after = costs([source, quantized])
-    print(f"{precision(source)}, computed in {computed_in()}: {before}; INT8: {after}")
-    return "int8 takes more CPU time on this machine" if after.low > before.high else ""
+    before, after = cpu_ms([source, quantized])
+    print(f"CPU time per image: {precision(source)} in {computed_in()} {before:.2f} ms, INT8 {after:.2f} ms")
+    return "int8 takes more CPU time on this machine" if WORTH * after > before else ""
 
 
 def check_shrunk(source: Model, quantized: Model) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 import numpy as np
 import openvino as ov
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Interpolation, Preprocessing, Resize
-from ensemble_models.dataset import Dataset, decode_all
+from ensemble_models.dataset import Dataset, decode_all, entries
 from ensemble_models.options import Table
 from ensemble_models.prediction import runner
 from ensemble_models.statistics import Interval, Truth
@@ -88,16 +88,15 @@ class Reference:
         return np.asarray(np.abs(mine - known).max(1), np.float64)
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(NamedTuple):
     """A way to answer: the pixels that are made of an image, and how the network computes.
 
     Attributes:
-        name: the change, as a line of the table shows it.
-        flag: the option of `ensemble prepare` that does it.
+        change: what differs from the way that is compared.
+        flag: the option of `ensemble prepare` that does it; empty for none.
     """
 
-    name: str
+    change: str
     flag: str
     wanted: Preprocessing
     is_flipped: bool = False
@@ -105,47 +104,20 @@ class Way:
 
 
 def ways(wanted: Preprocessing) -> Iterator[Way]:
-    """List what may be the reason of a difference, one change at a time."""
+    """List the way that is compared, and what may be the reason of a difference, one change at a time."""
+    yield Way("as it is", "", wanted)
     for name in FILTERS:
         if name != wanted.interpolation:
             yield Way(f"interpolation: {name}", f"--interpolation {name}", replace(wanted, interpolation=name))
     for resize, ratio in WAYS:
         if (resize, ratio) != (wanted.resize, wanted.crop_ratio):
             flag = f"--resize {resize}{f' --crop-ratio {ratio:g}' if resize == 'crop' else ''}"
-            shown = f"{ratio:g}" if resize == "crop" else "whole"
-            yield Way(f"crop: {resize} {shown}", flag, replace(wanted, resize=resize, crop_ratio=ratio))
+            yield Way(f"crop: {resize} {ratio:g}", flag, replace(wanted, resize=resize, crop_ratio=ratio))
     yield Way("order: red and blue exchanged", "the other --channel-order", wanted, is_flipped=True)
     yield Way("precision: float32", "", wanted, is_float=True)
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """What comparing a model with a reference found.
-
-    Attributes:
-        agreement: the share of equal labels, percent.
-        mean: the mean of the largest differences of a probability.
-        reason: the change that explains the difference; None if there is none to explain, or none was found.
-    """
-
-    agreement: Interval
-    mean: float
-    reason: Way | None
-
-    def check(self) -> None:
-        """Raise ScriptError if a change would make the model agree, or if it does not agree at all."""
-        if self.reason is not None and self.reason.flag:
-            raise ScriptError(
-                f"the reference agrees clearly better with another way, {self.reason.name}: pass {self.reason.flag}"
-            )
-        if self.agreement.mean < LEAST_AGREEMENT:
-            raise ScriptError(
-                f"only {self.agreement} of the labels agree with the reference, and nothing that was tried explains "
-                "it: see --mean and --std, --labels and the model's file"
-            )
-
-
-def compare(reference: Reference, network: ov.Model, wanted: Preprocessing, labels: Sequence[str]) -> Comparison:
+def compare(reference: Reference, network: ov.Model, wanted: Preprocessing, labels: Sequence[str]) -> str:
     """Compare the answers of a network with a reference, print what differs, and try the usual reasons.
 
     Args:
@@ -153,11 +125,14 @@ def compare(reference: Reference, network: ov.Model, wanted: Preprocessing, labe
         network: uint8 BGR [N,H,W,3] to float32 [N,classes].
         wanted: the pixels that it takes.
         labels: its class names, in order.
+
+    Returns:
+        Why the model should not be taken as it is: an option would make it agree, or it does not agree at all. Empty
+        if it agrees.
     """
-    every = np.arange(len(reference.images))
-    encoded = [image for image, _ in reference.images.read()]
-    predict = _predictor(reference.images.names, encoded, network)
-    outputs = predict(Way("", "", wanted), every)
+    tried, every = list(ways(wanted)), np.arange(len(reference.images))
+    predict = _predictor(reference.images, network)
+    outputs = predict(tried[0], every)
     apart, same = reference.differences(outputs, every), outputs.argmax(1) == reference.answers
     agreement = Interval.share(same)
     worst = np.argsort(-(apart + ~same), kind="stable")
@@ -170,18 +145,25 @@ def compare(reference: Reference, network: ov.Model, wanted: Preprocessing, labe
         if apart[row] > NOTICED or not same[row]:
             print(f"  {reference.images.names[row]}: {_both(reference, outputs, labels, row)}")
     if apart.mean() <= NOTICED and bool(same.all()):
-        return Comparison(agreement, float(apart.mean()), None)
-    rows, tried = worst[:MOST_TRIED], [Way("as it is", "", wanted), *ways(wanted)]
+        return ""
+    rows = worst[:MOST_TRIED]
     found = [predict(way, rows) for way in tried]
     means = [float(reference.differences(each, rows).mean()) for each in found]
     shares = [float(100 * (each.argmax(1) == reference.answers[rows]).mean()) for each in found]
     order = np.argsort(means, kind="stable").tolist()
-    lines = [(tried[at].name, f"{shares[at]:.1f}", f"{means[at]:.4f}") for at in order]
+    lines = [(tried[at].change, f"{shares[at]:.1f}", f"{means[at]:.4f}") for at in order]
     notes = [f"On the {len(rows)} images that differ most."]
     Table(("tried", "labels agree, %", "mean difference"), lines, (0,), notes=notes).show()
-    best, explains = order[0], means[order[0]] <= EXPLAINED * means[0] and means[0] > NOTICED
-    print(f"most likely reason: {tried[best].name if explains else 'none of those tried'}")
-    return Comparison(agreement, float(apart.mean()), tried[best] if explains else None)
+    best = tried[order[0]] if means[order[0]] <= EXPLAINED * means[0] and means[0] > NOTICED else None
+    print(f"most likely reason: {best.change if best else 'none of those tried'}")
+    if best and best.flag:
+        return f"the reference agrees clearly better with another way, {best.change}: pass {best.flag}"
+    if agreement.mean >= LEAST_AGREEMENT:
+        return ""
+    return (
+        f"only {agreement} of the labels agree with the reference, and nothing that was tried explains it: see --mean "
+        "and --std, --labels and the model's file"
+    )
 
 
 def _both(reference: Reference, outputs: Probabilities, labels: Sequence[str], row: int) -> str:
@@ -190,19 +172,15 @@ def _both(reference: Reference, outputs: Probabilities, labels: Sequence[str], r
     return f"{labels[mine]} {outputs[row, mine]:.3f}, and the reference {labels[theirs]}{known}"
 
 
-def _predictor(
-    names: Sequence[str], encoded: Sequence[bytes], network: ov.Model
-) -> Callable[[Way, NDArray[np.int64]], Probabilities]:
-    compiled = {
-        is_float: runner(network, **({"INFERENCE_PRECISION_HINT": "f32"} if is_float else {}))
-        for is_float in (False, True)
-    }
+def _predictor(images: Dataset, network: ov.Model) -> Callable[[Way, NDArray[np.int64]], Probabilities]:
+    encoded = [image for image, _ in images.read()]
+    compiled = {False: runner(network), True: runner(network, INFERENCE_PRECISION_HINT="f32")}
 
     def predict(way: Way, rows: NDArray[np.int64]) -> Probabilities:
         parts = []
         for begin in range(0, len(rows), CHUNK):
             some = rows[begin : begin + CHUNK].tolist()
-            pixels = decode_all([names[row] for row in some], [encoded[row] for row in some], way.wanted)
+            pixels = decode_all([images.names[row] for row in some], [encoded[row] for row in some], way.wanted)
             parts.append(compiled[way.is_float](np.ascontiguousarray(pixels[..., ::-1]) if way.is_flipped else pixels))
         return np.concatenate(parts)
 
@@ -211,17 +189,10 @@ def _predictor(
 
 def _images(folder: Path, files: Sequence[str]) -> Dataset:
     """Find the images that a file names, by their path below a folder or, if it is unique, by their name."""
-    if folder.is_dir():
-        entries = [entry.relative_to(folder).as_posix() for entry in folder.rglob("*") if entry.is_file()]
-    elif zipfile.is_zipfile(folder):
-        with zipfile.ZipFile(folder) as archive:
-            entries = archive.namelist()
-    else:
-        raise ScriptError(f"{folder} is neither a folder nor a zip file of images")
-    paths, names = set(entries), dict[str, list[str]]()
-    for entry in entries:
-        names.setdefault(PurePath(entry).name, []).append(entry)
-    found = []
+    paths, found = set(entries(folder)), list[str]()
+    names = dict[str, list[str]]()
+    for path in paths:
+        names.setdefault(PurePath(path).name, []).append(path)
     for file in files:
         same = [file] if file in paths else names.get(PurePath(file).name, [])
         if len(same) != 1:

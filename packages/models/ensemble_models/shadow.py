@@ -6,16 +6,18 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import click
+from tqdm import tqdm
 
 from deployments.contract.names import INGRESS
-from ensemble_models.client import KEY, for_each, no_answer
+from ensemble_models.client import KEY, no_answer
 from ensemble_models.dataset import Dataset
 from ensemble_models.options import FILE, POSITIVE, Command, file_options, option, write_files
 from ensemble_models.statistics import verdict
@@ -71,48 +73,41 @@ def of_shadow(agreed: Mapping[str, Any], labelled: Mapping[str, int]) -> Judgeme
 
 def of_canary(name: str, canary: Mapping[str, Any]) -> Judgement:
     """Report a member's canary."""
-    labelled, agreed = canary["labelled"], canary["agreed"]
-    pairs = {which: labelled[which] for which in ("both", "canary_only", "stable_only", "neither")}
-    shares = {which: agreed[which] for which in ("share", "low", "high")}
+    agreed = {which: canary["agreed"][which] for which in ("share", "low", "high")}
     verdict = {which: canary[which] for which in ("rolled_back", "found")}
-    return {"canary": name, "compared": agreed["total"], **shares, **pairs, **verdict}
+    return {"canary": name, "compared": canary["agreed"]["total"], **agreed, **canary["labelled"], **verdict}
 
 
-def sentences(judgement: Judgement) -> list[str]:
+def sentences(judgement: Judgement) -> Iterator[str]:
     """Describe a judgement in words."""
+    share = judgement.get("agreement", judgement.get("share"))
+    agreed = None
+    if compared := judgement["compared"]:
+        agreed = f"{share:.2%} ({judgement['low']:.2%} to {judgement['high']:.2%}) of {compared:,} images"
     if "canary" in judgement:
-        return about_canary(judgement)
+        said = f"agrees with the stable version on {agreed}" if agreed else "nothing was compared yet"
+        yield f"canary of {judgement['canary']}: {said}"
+        alone = f"{judgement['canary_only']:,}, the stable version alone on {judgement['stable_only']:,}"
+        yield f"  by true labels the canary alone is right on {alone}"
+        verdict = f"rolled back for its {judgement['rolled_back']}" if judgement["rolled_back"] else "goes on"
+        yield f"  {verdict}{': ' if judgement['found'] else ''}{judgement['found']}"
+        return
     who = f"{judgement['shadow']} and {judgement['other']}"
-    if not judgement["compared"]:
-        return [f"{who}: nothing was compared yet (images that a canary answers are left out)"]
-    agreed = f"{judgement['agreement']:.2%} ({judgement['low']:.2%} to {judgement['high']:.2%})"
-    lines = [f"{who}: agree on {agreed} of {judgement['compared']:,} images"]
+    if not agreed:
+        yield f"{who}: nothing was compared yet (images that a canary answers are left out)"
+        return
+    yield f"{who}: agree on {agreed}"
     if "verdict" not in judgement:
-        return [*lines, "  no label is known: POST /feedback takes labels, and --data sends images that have some"]
-    labelled = sum(judgement[name] for name in PAIRS)
-    shadow, (both, shadow_only, other_only) = judgement["shadow"], (judgement[name] for name in PAIRS[:3])
-    return [
-        *lines,
-        f"  of {labelled:,} labelled: {shadow} is right on {(both + shadow_only) / labelled:.2%}, the other on "
-        f"{(both + other_only) / labelled:.2%}; it alone on {shadow_only:,}, the other alone on {other_only:,}",
-        f"  {judgement['verdict']} (p = {judgement['p']})",
-    ]
-
-
-def about_canary(judgement: Judgement) -> list[str]:
-    """Describe a canary's judgement in words."""
-    agreed = "nothing was compared yet"
-    if judgement["compared"]:
-        share = f"{judgement['share']:.2%} ({judgement['low']:.2%} to {judgement['high']:.2%})"
-        agreed = f"agrees with the stable version on {share} of {judgement['compared']:,} images"
-    verdict = f"rolled back for its {judgement['rolled_back']}" if judgement["rolled_back"] else "goes on"
-    found = f": {judgement['found']}" if judgement["found"] else ""
-    alone = f"{judgement['canary_only']:,}, the stable version alone on {judgement['stable_only']:,}"
-    return [
-        f"canary of {judgement['canary']}: {agreed}",
-        f"  by true labels the canary alone is right on {alone}",
-        f"  {verdict}{found}",
-    ]
+        yield "  no label is known: POST /feedback takes labels, and --data sends images that have some"
+        return
+    both, shadow_only, other_only, neither = (judgement[name] for name in PAIRS)
+    labelled = both + shadow_only + other_only + neither
+    yield (
+        f"  of {labelled:,} labelled: {judgement['shadow']} is right on {(both + shadow_only) / labelled:.2%}, "
+        f"the other on {(both + other_only) / labelled:.2%}; it alone on {shadow_only:,}, "
+        f"the other alone on {other_only:,}"
+    )
+    yield f"  {judgement['verdict']} (p = {judgement['p']})"
 
 
 async def stats(server: Transport) -> dict[str, Any]:
@@ -130,23 +125,23 @@ async def stats(server: Transport) -> dict[str, Any]:
 
 async def send(server: Transport, dataset: Dataset, connections: int) -> None:
     """Send labelled images, then their labels, and wait until the shadows have answered."""
-    labels: list[dict[str, str]] = []
-    refused = 0
-
-    async def one(image: tuple[bytes, str]) -> None:
-        nonlocal refused
-        request = uuid4().hex
-        response = await server.send(Request("/classify", image[0], (("x-request-id", request),)))
-        if response.ok:
-            labels.append({"request_id": request, "label": image[1]})
-        elif response.status in OVERLOADED:
-            refused += 1
-        else:
-            raise ScriptError(f"the server answered an image with {response.status}: {response.body[:200]!r}")
-        if len(labels) >= LABELS_AT_ONCE:
-            await send_labels(server, labels)
-
-    await for_each(dataset.read(), one, connections, len(dataset))
+    labels = list[dict[str, str]]()
+    images, refused = dataset.read(), 0
+    bar = tqdm(total=len(dataset), unit="image", mininterval=0.5, delay=1, leave=False, disable=None)
+    with bar:
+        while some := [(uuid4().hex, *image) for image in islice(images, connections)]:
+            sent = [server.send(Request("/classify", image, (("x-request-id", name),))) for name, image, _ in some]
+            for (name, _, label), response in zip(some, await asyncio.gather(*sent), strict=True):
+                if response.ok:
+                    labels.append({"request_id": name, "label": label})
+                elif response.status in OVERLOADED:
+                    refused += 1
+                else:
+                    raise ScriptError(f"the server answered an image with {response.status}: {response.body[:200]!r}")
+            if len(labels) >= LABELS_AT_ONCE:
+                await send_labels(server, labels)
+                labels = []
+            bar.update(len(some))
     await send_labels(server, labels)
     if refused:
         print(f"{refused:,} of {len(dataset):,} images were refused and left out; lower --connections")
@@ -157,18 +152,16 @@ async def send(server: Transport, dataset: Dataset, connections: int) -> None:
         before, now = now["rollout"], await stats(server)
 
 
-async def send_labels(server: Transport, labels: list[dict[str, str]]) -> None:
-    """Send labels, and forget them."""
-    lines, count = "\n".join(map(json.dumps, labels)), len(labels)
-    labels.clear()
-    if not count:
+async def send_labels(server: Transport, labels: Sequence[Mapping[str, str]]) -> None:
+    """Send labels, if there are any."""
+    if not labels:
         return
     headers = (("content-type", "application/x-ndjson"),)
-    response = await server.send(Request("/feedback", lines.encode(), headers))
+    response = await server.send(Request("/feedback", "\n".join(map(json.dumps, labels)).encode(), headers))
     if response.status == NOT_FOUND:
         raise ScriptError("the server takes no labels; add `feedback: {}` to its configuration (docs/rollout.md)")
     if not response.ok or json.loads(response.body)["accepted"] == 0:
-        raise ScriptError(f"the server took none of {count} labels: {response.body[:300]!r}")
+        raise ScriptError(f"the server took none of {len(labels)} labels: {response.body[:300]!r}")
 
 
 async def ask(url: str, dataset: Dataset | None, connections: int) -> list[Judgement]:

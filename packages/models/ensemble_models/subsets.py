@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,7 +31,10 @@ STEPS = 30
 # The difference of top-1, points, that the advice on the number of images is about.
 APART = 0.5
 
-Rows = NDArray[np.bool_]
+Right = NDArray[np.bool_]
+# Some of the images: bool [N], or all.
+Rows = Right | slice
+ALL = slice(None)
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Panel:
     """
 
     members: Members
-    equal: dict[Subset, tuple[Rows, NDArray[np.float64]]] = field(default_factory=dict)
+    equal: dict[Subset, tuple[Right, NDArray[np.float64]]] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,7 +88,7 @@ class Panel:
         """Add the costs of a subset's members."""
         return sum(self.members.costs[name] for name in subset.names)
 
-    def weights(self, subset: Subset, rows: Rows) -> list[float]:
+    def weights(self, subset: Subset, rows: Rows = ALL) -> list[float]:
         """Compute the weights of a subset's members, which the images `rows` decide if they are fitted."""
         if not subset.fitted:
             return [1.0] * len(subset.names)
@@ -94,19 +97,16 @@ class Panel:
         labels = self.members.labels[rows]
         return mixture(np.stack([of_labels(self.members.scores[name][rows], labels) for name in subset.names]))
 
-    def answers(self, subset: Subset, rows: Rows) -> tuple[Rows, NDArray[np.float64]]:
+    def answers(self, subset: Subset, rows: Rows = ALL) -> tuple[Right, NDArray[np.float64]]:
         """Return whether a subset is right about each image, [N], and its log loss, [N]; `rows` fit its weights."""
-        if subset.fitted:
-            return self._answers(subset, rows)
-        if subset not in self.equal:
-            self.equal[subset] = self._answers(subset, rows)
-        return self.equal[subset]
-
-    def _answers(self, subset: Subset, rows: Rows) -> tuple[Rows, NDArray[np.float64]]:
-        scores = [self.members.scores[name] for name in subset.names]
+        if subset in self.equal:
+            return self.equal[subset]
+        scores, labels = [self.members.scores[name] for name in subset.names], self.members.labels
         combined: Probabilities = combine(scores, self.weights(subset, rows), subset.method)
-        labels = self.members.labels
-        return combined.argmax(axis=1) == labels, -np.log(of_labels(combined, labels))
+        found = combined.argmax(axis=1) == labels, -np.log(of_labels(combined, labels))
+        if not subset.fitted:
+            self.equal[subset] = found
+        return found
 
     def _vote(self, name: str, rows: Rows) -> float:
         """Weigh a vote by its log-odds of being right (Nitzan and Paroush, 1982, doi:10.2307/2526438)."""
@@ -128,18 +128,15 @@ def mixture(probabilities: NDArray[np.float64]) -> list[float]:
     return [round(float(weight), 2) or 0.01 for weight in weights]
 
 
-def pool(panel: Panel, rows: Rows, methods: Sequence[str] = METHODS) -> Iterator[Subset]:
+def pool(panel: Panel, rows: Rows = ALL, methods: Sequence[str] = METHODS) -> Iterator[Subset]:
     """Yield the subsets that a choice on some images is made of: all of few members, a growing one of many."""
     yield from (Subset((name,)) for name in panel.names)
-    for names in _groups(panel) if len(panel.names) <= MOST_MEMBERS else _grown(panel, rows):
+    sizes = range(2, len(panel.names) + 1)
+    every = itertools.chain.from_iterable(itertools.combinations(panel.names, size) for size in sizes)
+    for names in every if len(panel.names) <= MOST_MEMBERS else _grown(panel, rows):
         for method in methods:
             # Two votes are a tie, which the mean decides.
             yield from (Subset(names, method, fitted) for fitted in (False, True) if method != VOTES or len(names) > 2)
-
-
-def _groups(panel: Panel) -> Iterator[tuple[str, ...]]:
-    for size in range(2, len(panel.names) + 1):
-        yield from itertools.combinations(panel.names, size)
 
 
 def _grown(panel: Panel, rows: Rows) -> Iterator[tuple[str, ...]]:
@@ -155,7 +152,7 @@ def _grown(panel: Panel, rows: Rows) -> Iterator[tuple[str, ...]]:
             yield best
 
 
-def choose(panel: Panel, rows: Rows, limits: Limits = ANY, methods: Sequence[str] = METHODS) -> Subset:
+def choose(panel: Panel, rows: Rows = ALL, limits: Limits = ANY, methods: Sequence[str] = METHODS) -> Subset:
     """Choose a subset by some images: the cheapest of the subsets that are as good as the best one.
 
     The best one has the highest top-1. Others are as good if the images show no difference: neither their top-1 nor
@@ -183,9 +180,9 @@ def choose(panel: Panel, rows: Rows, limits: Limits = ANY, methods: Sequence[str
     return candidates[int(order[0])]
 
 
-def _near(worse: NDArray[np.float64]) -> Rows:
+def _near(worse: NDArray[np.float64]) -> Right:
     """Check for each row of differences, [subsets,N], that its mean is within a standard error of 0, or below 0."""
-    near: Rows = worse.mean(axis=1) <= worse.std(axis=1) / math.sqrt(worse.shape[1]) + 1e-12
+    near: Right = worse.mean(axis=1) <= worse.std(axis=1) / math.sqrt(worse.shape[1]) + 1e-12
     return near
 
 
@@ -240,10 +237,9 @@ def _interval(values: NDArray[np.float64], spread: float) -> Interval:
 
 def front(panel: Panel, candidates: Sequence[Subset]) -> list[Subset]:
     """Select the subsets that no cheaper one equals in top-1, from the cheapest to the best."""
-    everything = np.ones(len(panel.members.labels), np.bool_)
     found: list[Subset] = []
     reached = -1.0
-    top1 = {each: float(panel.answers(each, everything)[0].mean()) for each in candidates}
+    top1 = {each: float(panel.answers(each)[0].mean()) for each in candidates}
     for each in sorted(
         candidates, key=lambda one: (panel.cost(one), -top1[one], one.fitted, METHODS.index(one.method))
     ):
@@ -255,10 +251,10 @@ def front(panel: Panel, candidates: Sequence[Subset]) -> list[Subset]:
 
 def overlap(members: Members) -> Iterator[str]:
     """Describe for each pair of members how their errors overlap."""
-    wrong: Mapping[str, Rows] = {name: each.argmax(axis=1) != members.labels for name, each in members.scores.items()}
     said = {name: each.argmax(axis=1) for name, each in members.scores.items()}
-    for one, other in itertools.combinations(wrong, 2):
-        both, either = (wrong[one] & wrong[other]).mean(), (wrong[one] | wrong[other]).mean()
+    for one, other in itertools.combinations(said, 2):
+        wrong = [said[name] != members.labels for name in (one, other)]
+        both, either = (wrong[0] & wrong[1]).mean(), (wrong[0] | wrong[1]).mean()
         common = f"{both / either:.0%} of their errors" if either else "no error"
         yield (
             f"{one} and {other} have {common} in common; they disagree on {(said[one] != said[other]).mean():.1%} "

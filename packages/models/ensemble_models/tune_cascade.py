@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from deployments.combiner import Method
 from deployments.repository.repository import Model, find
-from ensemble_models.costs import costs
 from ensemble_models.dataset import Dataset, check_unseen, truth_of
-from ensemble_models.ensembles import Members, MethodName, walk
+from ensemble_models.ensembles import Members, method, walk
 from ensemble_models.options import (
     POSITIVE,
     Command,
@@ -28,7 +27,7 @@ from ensemble_models.options import (
     repository_option,
     write_files,
 )
-from ensemble_models.prediction import predict
+from ensemble_models.prediction import measured_predictions, of_models
 from ensemble_models.statistics import Interval, Truth, hits, paired
 from ensemble_models.subsets import Panel
 from ensemble_models.subsets import choose as subset
@@ -141,18 +140,17 @@ def members_of(models: Sequence[Model], gates: Sequence[str], dataset: Dataset, 
     if set(gates) == set(names):
         raise ScriptError("--gates: a member that is no gate is needed to answer")
     check_count(len(models))
-    measured = dict(zip(names, costs(models), strict=True))
+    outputs, costs = measured_predictions(of_models(models), dataset)
+    measured = {name: cost for name, cost in zip(names, costs, strict=True) if cost is not None}
     for name, cost in measured.items():
-        print(f"{name}: {cost}")
-    scores = dict(zip(names, predict(models, dataset), strict=True))
+        print(f"{name}: {cost:.2f} ms of CPU time per image")
     weights = {name: 0.0 if name in gates else 1.0 for name in names}
-    return Members(scores, labels, weights, {name: cost.median for name, cost in measured.items()}, method)
+    return Members(dict(zip(names, outputs, strict=True)), labels, weights, measured, method)
 
 
 def worthwhile(members: Members, choosing: NDArray[np.bool_]) -> Members:
     """Leave out the members without which the others are as good, by the images that choose; print which."""
-    panel = Panel(members.part(choosing))
-    chosen = subset(panel, np.ones(int(choosing.sum()), np.bool_), methods=(members.method,))
+    chosen = subset(Panel(members.part(choosing)), methods=(members.method,))
     if len(chosen.names) < 2:
         print(f"{chosen.names[0]} by itself is as good as any ensemble; the cascade has all members")
         return members
@@ -234,7 +232,7 @@ def resolution(choosing: int, judging: int, most_lost: float) -> str:
 @option("--order", multiple=True, metavar="NAME...", help="The members, called in this order.")
 @option("--gates", multiple=True, metavar="NAME...", help="Members of weight 0, which are called first, not combined.")
 @option("--loss", type=Number(or_zero=True), default=0.1, metavar="POINTS", help="Largest loss of top-1, points.")
-@option("--method", type=MethodName(), default="mean", help="How predictions are combined.")
+@option("--method", type=method, default="mean", help="How predictions are combined.")
 @repository_option
 @file_options("json")
 def main(**given: Any) -> None:

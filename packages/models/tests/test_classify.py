@@ -1,6 +1,5 @@
 """Many images, in small: a server that refuses, loses and answers as it is told."""
 
-import asyncio
 import csv
 import io
 import json
@@ -165,14 +164,6 @@ def test_no_images(tmp_path):
         answers.images([tmp_path])
     with pytest.raises(ScriptError, match=r"there is no .*nowhere"):
         answers.images([tmp_path / "nowhere"])
-
-
-def test_the_first_error_ends_all():
-    async def fail(item):
-        raise ScriptError(str(item))
-
-    with pytest.raises(ScriptError, match=r"^1$"):
-        asyncio.run(client.for_each([1, 2, 3], fail, 1, 3))
 
 
 ANSWER = {

@@ -210,6 +210,13 @@ def test_model_api_s_info_is_read(tmp_path: Path, fields: dict[str, Any], order:
     assert (model.input["resize"], model.input["border"]) == ("letterbox", [7, 7, 7])
 
 
+@pytest.mark.parametrize("ratio", ["1.15", "0", "much"])
+def test_a_crop_ratio_is_a_share(tmp_path: Path, ratio: str) -> None:
+    made = with_info(network(), model_type="Classification", color="RGB", crop_ratio=ratio)
+    with pytest.raises(ModelError, match=r"crop_ratio is .* not understood"):
+        prepared(save(tmp_path / "theirs", made))
+
+
 @pytest.mark.parametrize(
     ("before", "name"),
     [
@@ -251,6 +258,12 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str, str]] = {
     ),
     "an image that is padded": (
         {"preprocessor_config_json": {**VIT, "size": {"shortest_edge": 12}, "do_center_crop": True, "crop_size": 16}},
+        ScriptError,
+        "which the server can't; say it by --resize",
+        "`--resize` or `--crop-ratio`",
+    ),
+    "timm, `crop_pct` above 1": (
+        {"config_json": {**TIMM, "pretrained_cfg": {**TIMM["pretrained_cfg"], "crop_pct": 1.15}}},
         ScriptError,
         "which the server can't; say it by --resize",
         "`--resize` or `--crop-ratio`",

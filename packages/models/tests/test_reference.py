@@ -71,10 +71,10 @@ def test_equal_answers_are_accepted_and_others_explained(
     answers = write(tmp_path / "others", images, tmp_path / "answers.csv", header, *stretched)
     mine = ("--name", "mine", "--repository", tmp_path / "models", "--reference", answers, "--data", images, *KNOWN)
     capsys.readouterr()
-    with pytest.raises(ScriptError, match=r"another way, crop: stretch whole: pass --resize stretch"):
+    with pytest.raises(ScriptError, match=r"another way, crop: stretch 1: pass --resize stretch"):
         call(prepare.main, tmp_path / "net.xml", *mine, "--resize", "crop", "--interpolation", "bilinear")
     assert not (tmp_path / "models").exists()
-    assert "most likely reason: crop: stretch whole" in capsys.readouterr().out
+    assert "most likely reason: crop: stretch 1" in capsys.readouterr().out
     call(prepare.main, tmp_path / "net.xml", *mine, *stretched)
     assert "100.00 % (" in capsys.readouterr().out
     repository = ("--repository", tmp_path / "models", "--members", "mine")

@@ -73,14 +73,14 @@ def test_it_is_told_in_words():
     pairs = {"both": 80, "shadow_only": 12, "other_only": 1, "neither": 7}
     [told] = judged(stats({"ensemble": pairs}))
     assert told["verdict"] == "promote"
-    lines = sentences(told)
+    lines = list(sentences(told))
     assert lines[0] == "s and ensemble: agree on 90.00% (82.56% to 94.48%) of 100 images"
     assert "s is right on 92.00%, the other on 81.00%; it alone on 12, the other alone on 1" in lines[1]
     assert "promote (p = 0.0034)" in lines[2]
     [unlabelled] = judged(stats())
-    assert "no label is known" in sentences(unlabelled)[1]
+    assert "no label is known" in list(sentences(unlabelled))[1]
     [nothing] = judged(stats(agreed=(0, 0)))
-    assert sentences(nothing) == [
+    assert list(sentences(nothing)) == [
         "s and ensemble: nothing was compared yet (images that a canary answers are left out)"
     ]
 
@@ -157,11 +157,11 @@ def test_a_canary_is_reported_with_what_was_found():
     agreed = {"count": 2, "total": 50, "share": 0.04, "low": 0.011, "high": 0.135}
     pairs = {"both": 1, "canary_only": 2, "stable_only": 40, "neither": 7}
     reported = {"rolled_back": "answers", "found": "it is wrong", "agreed": agreed, "labelled": pairs}
-    assert sentences(of_canary("a", reported)) == [
+    assert list(sentences(of_canary("a", reported))) == [
         "canary of a: agrees with the stable version on 4.00% (1.10% to 13.50%) of 50 images",
         "  by true labels the canary alone is right on 2, the stable version alone on 40",
         "  rolled back for its answers: it is wrong",
     ]
     nothing = {"rolled_back": "", "found": "", "agreed": {**agreed, "total": 0}, "labelled": pairs}
-    assert sentences(of_canary("a", nothing))[::2] == ["canary of a: nothing was compared yet", "  goes on"]
+    assert list(sentences(of_canary("a", nothing)))[::2] == ["canary of a: nothing was compared yet", "  goes on"]
     assert len(judged({"rollout": {"canaries": {"a": reported}}})) == 1

@@ -14,10 +14,9 @@ from deployments.combiner import Combiner, CombinerSettings
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
 from deployments.pipeline.member_client import Member, QuorumSettings
-from deployments.repository.repository import find, sha256
+from deployments.repository.repository import sha256
 from ensemble_features.cascade.flow import Cascade
 from ensemble_features.cascade.settings import CascadeSettings
-from ensemble_models.costs import costs
 from ensemble_models.ensembles import Members
 from ensemble_models.statistics import Interval
 from ensemble_models.tune_cascade import Choice, choose, main, orders, report, worthwhile
@@ -172,14 +171,6 @@ def test_few_images_choose_as_well_and_the_loss_that_they_allow_is_printed(
         assert "--loss 0.1 needs 6,000 images in all" in printed
         assert "so the cascade loses at most 15.00 points" in printed
         assert f"order: [{', '.join(order)}]" in printed
-
-
-def test_costs_are_measured_in_turns_with_an_interval(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        add(tmp_path, name, constant([0.05, 0.9, 0.05]), "FP16")
-    for cost in costs([find(tmp_path, "a"), find(tmp_path, "b")]):
-        assert 0 < cost.low <= cost.median <= cost.high
-        assert str(cost) == f"{cost.median:.2f} ms of CPU time per image ({cost.low:.2f} to {cost.high:.2f})"
 
 
 def test_what_is_printed_is_the_whole_of_what_was_chosen(capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_told_at_the_start(member):
     for wrong in ({"size": (48, 48)}, {"input": "pixels"}, {"output": "embedding"}, {"as_sent": True}):
         with pytest.raises(ConfigurationError, match="members: 'resnet'"):
             config.model_copy(update=wrong).signature(DEFAULT_ROOT)
-    with pytest.raises(ConfigurationError, match="2 labels, but the model has 10 classes"):
+    with pytest.raises(ConfigurationError, match="its model has 10 classes, but 2 labels are expected"):
         config.model_copy(update={"labels": ("a", "b")}).signature(DEFAULT_ROOT)
 
 

@@ -34,6 +34,7 @@ from ensemble_features.cascade.feature import Cascading
 from ensemble_features.cascade.flow import LoadState
 from ensemble_features.loading.settings import LoadingSettings
 from ensemble_features.shadow.settings import ShadowSettings
+from ensemble_interop.remote.calls import connect_to
 from ensemble_interop.remote.client import CallError
 from ensemble_interop.remote.tensors import TensorSettings, bind, convert_pixels
 from graph import rules
@@ -535,13 +536,13 @@ def far(**more):
 def connects(args):
     """The client of a remote member, and what it calls."""
     [member] = parse(args).members
-    client = member.connect("127.0.0.1", 10)
+    client = connect_to(member, "127.0.0.1", 10)
     return type(client).__name__, str(client.__dict__.get("_url", "")), member.model_name, member.url
 
 
 def signature_called(args):
     """The body that a client sends to a servable."""
-    client, sent = parse(args).members[0].connect("127.0.0.1", 10), []
+    client, sent = connect_to(parse(args).members[0], "127.0.0.1", 10), []
 
     async def call(path, timeout_s, body, headers):
         sent.append(body)
@@ -555,14 +556,14 @@ def signature_called(args):
 
 def undescribed(args):
     """The tensors of a server without metadata."""
-    return parse(args).members[0].connect("127.0.0.1", 10)._configured
+    return connect_to(parse(args).members[0], "127.0.0.1", 10)._configured
 
 
 def called(args):
     """What a server is sent for pixels."""
     [member] = parse(args).members
     pixels = np.arange(8 * 8 * 3, dtype=np.uint8).reshape(1, 8, 8, 3)
-    return convert_pixels(pixels, member.bind(undescribed(args)), member).tolist()
+    return convert_pixels(pixels, bind(undescribed(args), member), member).tolist()
 
 
 def kept_in(args):
@@ -602,7 +603,7 @@ def credentials(args):
     [member] = parse(args).members
     # Nobody is there; a file that is no certificate is named before.
     with pytest.raises(CallError) as caught:
-        asyncio.run(member.connect("127.0.0.1", 10).describe(5.0))
+        asyncio.run(connect_to(member, "127.0.0.1", 10).describe(5.0))
     return member.authorization(), str(caught.value)
 
 

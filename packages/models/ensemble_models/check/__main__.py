@@ -12,9 +12,9 @@ from deployments.contract.preprocessing import Preprocessing
 from deployments.repository.network import load
 from deployments.repository.repository import find
 from ensemble_models.check import measure, served
-from ensemble_models.check.report import plot, table
+from ensemble_models.check.report import table
 from ensemble_models.dataset import Dataset, sample
-from ensemble_models.ensembles import MethodName
+from ensemble_models.ensembles import method
 from ensemble_models.options import (
     FILE,
     POSITIVE,
@@ -94,9 +94,9 @@ def refuse_contradictions(args: SimpleNamespace) -> None:
         raise click.UsageError("--reference is for models, not for --url")
     if args.url and (args.members or args.method):
         raise click.UsageError("--members and --method are the server's with --url")
-    if args.url and (args.write or args.max_cost or args.min_top1):
+    if args.url and (args.write or args.max_cost or args.min_top1 or args.plot):
         raise click.UsageError(
-            "--write, --max-cost and --min-top1 choose among members that are measured here, not by --url"
+            "--write, --max-cost, --min-top1 and --plot are for members that are measured here, not for --url"
         )
     if args.write and args.members:
         raise click.UsageError(
@@ -122,7 +122,7 @@ def refuse_contradictions(args: SimpleNamespace) -> None:
     metavar="FOLDER",
     help=f"Repository of --members; default: ${VARIABLE}, else ./models; alone: measure all models in it.",
 )
-@option("--method", type=MethodName(), help="How the ensembles combine members.")
+@option("--method", type=method, help="How the ensembles combine members.")
 @option("--reference", type=FILE, help="Compare with a CSV of another program's answers (file, label).")
 @option("--url", help="Measure this server instead of CONFIG, as http://127.0.0.1:8000.")
 @option("--connections", type=POSITIVE, help=f"Requests in flight, with --url; default: {AT_ONCE}.")
@@ -169,13 +169,13 @@ def main(**given: Any) -> None:
         if args.write is not None:
             choice.write(configuration.read(args.config or shipped("serve_config.yaml")), args.write)
             print(f"wrote {args.write}, which serves {choice.chosen}")
-    elif args.write or args.max_cost or args.min_top1:
+    elif args.write or args.max_cost or args.min_top1 or args.plot:
         raise ScriptError("there is no choice: it needs two members with models on this machine")
     for each in shown:
         each.show()
     write_files(args, shown[0], records, shown[1:])
-    if args.plot is not None:
-        choice.plot(args.plot) if found.choice is not None else plot(found.scores, args.plot)
+    if found.choice is not None and args.plot is not None:
+        choice.plot(args.plot)
 
 
 if __name__ == "__main__":

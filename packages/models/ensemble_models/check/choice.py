@@ -39,14 +39,9 @@ class Choice:
     limits: Limits = ANY
 
     @cached_property
-    def everything(self) -> Any:
-        """Every image, bool [N]."""
-        return np.ones(len(self.panel.members.labels), np.bool_)
-
-    @cached_property
     def chosen(self) -> Subset:
         """The choice by all images."""
-        return choose(self.panel, self.everything, self.limits)
+        return choose(self.panel, limits=self.limits)
 
     @cached_property
     def expected(self) -> Expected:
@@ -60,12 +55,12 @@ class Choice:
 
     def gain(self, subset: Subset, over: Subset) -> Interval:
         """Compare two subsets on these images, points of top-1."""
-        right = [self.panel.answers(each, self.everything)[0].astype(np.float64) for each in (subset, over)]
+        right = [self.panel.answers(each)[0].astype(np.float64) for each in (subset, over)]
         return Interval.paired(right[0] - right[1])
 
     def top1(self, subset: Subset) -> float:
         """Compute the top-1 of a subset on these images, percent."""
-        return 100 * float(self.panel.answers(subset, self.everything)[0].mean())
+        return 100 * float(self.panel.answers(subset)[0].mean())
 
     @cached_property
     def best_member(self) -> Subset:
@@ -75,12 +70,12 @@ class Choice:
     @cached_property
     def front(self) -> list[Subset]:
         """The subsets that no cheaper one equals."""
-        return front(self.panel, list(pool(self.panel, self.everything)))
+        return front(self.panel, list(pool(self.panel)))
 
     @property
     def shown(self) -> list[Subset]:
         """The subsets of the table: members, the front, the choice, all together; every one of few members."""
-        plain = [each for each in pool(self.panel, self.everything, ("mean",)) if not each.fitted]
+        plain = [each for each in pool(self.panel, methods=("mean",)) if not each.fitted]
         few = [each for each in plain if len(each.names) == 1 or len(self.panel.names) <= SMALL]
         return sorted({*few, *self.front, self.chosen, self.served}, key=lambda one: (self.panel.cost(one), str(one)))
 
@@ -89,7 +84,7 @@ class Choice:
         return {
             "members": subset.names,
             "method": subset.method,
-            "weights": dict(zip(subset.names, self.panel.weights(subset, self.everything), strict=True)),
+            "weights": dict(zip(subset.names, self.panel.weights(subset), strict=True)),
             "top1": self.top1(subset),
             "gain": asdict(self.gain(subset, self.best_member)),
             "cpu_ms": self.panel.cost(subset),
@@ -103,17 +98,18 @@ class Choice:
         return Table(HEADINGS, [self._cells(each) for each in self.shown], words=(0, 6), notes=list(self.sentences()))
 
     def _cells(self, subset: Subset) -> tuple[str, ...]:
-        gain, best = self.gain(subset, self.best_member), subset == self.best_member
-        marks = {"all": self.served, "advised": self.chosen}
-        said = [word for word, which in marks.items() if subset == which] + ["front"] * (subset in self.front)
+        row, gain = self.record(subset), self.gain(subset, self.best_member)
+        said = {"all": subset == self.served, "advised": row["is_chosen"], "front": row["is_in_front"]}
+        compared = ("", "")
+        if subset != self.best_member:
+            compared = (f"{gain.mean:+.2f}", f"{gain.low:+.2f} to {gain.high:+.2f}")
         return (
             str(subset),
-            f"{self.top1(subset):.2f}",
-            "" if best else f"{gain.mean:+.2f}",
-            "" if best else f"{gain.low:+.2f} to {gain.high:+.2f}",
-            f"{self.panel.cost(subset):.2f}",
-            f"{sum(self.megabytes.get(name, 0.0) for name in subset.names):.1f}",
-            ", ".join(said),
+            f"{row['top1']:.2f}",
+            *compared,
+            f"{row['cpu_ms']:.2f}",
+            f"{row['weights_mb']:.1f}",
+            ", ".join(word for word, is_so in said.items() if is_so),
         )
 
     def sentences(self) -> Iterator[str]:
@@ -126,7 +122,7 @@ class Choice:
 
     def advice(self) -> str:
         """Advise a subset in a sentence or two, with its expected top-1 and gain on images that chose nothing."""
-        worth, images = self.expected, len(self.everything)
+        worth, images = self.expected, len(self.panel.members.labels)
         other = f"{images:,} other images"
         if len(self.chosen.names) == 1:
             return (
@@ -152,7 +148,7 @@ class Choice:
         with figure_file(path) as figure:
             figure.set_size_inches(7, 4.5)
             axes = figure.subplots()
-            drawn = {*self.shown, *(each for each in pool(self.panel, self.everything, ("mean",)) if not each.fitted)}
+            drawn = {*self.shown, *(each for each in pool(self.panel, methods=("mean",)) if not each.fitted)}
             axes.plot(*self._points(list(drawn)), "o", color="0.7", markersize=4, label="subset")
             axes.plot(*self._points(self.front), "o-", color="C0", markersize=5, label="front")
             for subset, marker, label in ((self.served, "s", "all members"), (self.chosen, "*", "advised")):
@@ -161,7 +157,7 @@ class Choice:
                 axes.annotate(str(each), (self.panel.cost(each), self.top1(each)), (4, -10), textcoords="offset points")
             axes.set_xlabel("CPU time per image, ms")
             axes.set_ylabel("top-1, %")
-            axes.set_title(f"{len(self.everything):,} images")
+            axes.set_title(f"{len(self.panel.members.labels):,} images")
             axes.legend(frameon=False)
             axes.spines[["top", "right"]].set_visible(False)
 
@@ -189,7 +185,7 @@ class Choice:
         gone = {each.deployment_name for each in config.nodes if each.name not in chosen}
         arguments = application["args"]
         arguments["members"] = [each for each in arguments["members"] if each["name"] in chosen]
-        weights = dict(zip(chosen, self.panel.weights(self.chosen, self.everything), strict=True))
+        weights = dict(zip(chosen, self.panel.weights(self.chosen), strict=True))
         arguments["combiner"] = arguments.get("combiner", {}) | {"method": self.chosen.method, "weights": weights}
         ensemble = arguments.get("ensemble", {})
         # Without a quorum every member has to answer, and so it stays.

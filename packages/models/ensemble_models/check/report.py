@@ -1,8 +1,7 @@
-"""How top-1 accuracies are reported: a table, sentences on the ensembles, and a bar chart."""
+"""How top-1 accuracies are reported: a table, sentences on the ensembles, and the file of a picture."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,12 +82,6 @@ def gain(ensemble: Score, members: Sequence[Score], difference: Interval | None 
     return f"{sentence}; it makes {abs(share):.1%} {'fewer' if share >= 0 else 'more'} errors than that member"
 
 
-def plot(scores: Sequence[Score], path: Path) -> None:
-    """Draw a bar chart, a group for each model and a bar for each precision; see `figure_file`."""
-    with figure_file(path) as figure:
-        _bars(figure, scores)
-
-
 @contextmanager
 def figure_file(path: Path) -> Iterator[Any]:
     """Yield a figure of Matplotlib, and write it after the block, as PNG or SVG by the file's name.
@@ -107,24 +100,3 @@ def figure_file(path: Path) -> Iterator[Any]:
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     except ValueError as err:
         raise ScriptError(f"can't draw {path}: {err}") from err
-
-
-def _bars(figure: Any, scores: Sequence[Score]) -> None:
-    names = list(dict.fromkeys(score.name for score in scores))
-    precisions = list(dict.fromkeys(score.precision for score in scores))
-    width = 0.8 / len(precisions)
-    figure.set_size_inches(2 + 1.4 * len(names), 4)
-    axes = figure.subplots()
-    for shift, kind in enumerate(precisions):
-        # The latest version of a precision.
-        heights = {score.name: score.top1 for score in scores if score.precision == kind}
-        offset = (shift - (len(precisions) - 1) / 2) * width
-        bars = axes.bar([names.index(name) + offset for name in heights], list(heights.values()), width, label=kind)
-        axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=9)
-    floor = max(0, 5 * (math.floor(min(score.top1 for score in scores) / 5) - 1))
-    axes.set_ylim(floor, 100)
-    axes.set_ylabel("top-1, %" if floor == 0 else f"top-1, % (the axis starts at {floor})")
-    axes.set_xticks(range(len(names)), names)
-    axes.set_title(f"{max(score.images for score in scores):,} images")
-    axes.legend(loc="upper left", ncols=len(precisions), frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.request import Request, urlopen
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +16,11 @@ from deployments.contract.payload import Probabilities
 from deployments.repository.address import open_repository
 from deployments.repository.errors import ModelError
 from ensemble_models.check.report import ENSEMBLE, Score, gain, joined
-from ensemble_models.client import KEY, Client, for_each
-from ensemble_models.costs import precision
-from ensemble_models.dataset import Dataset, folder_name, same_folder
-from ensemble_models.prediction import UNKNOWN
+from ensemble_models.client import KEY, classify
+from ensemble_models.dataset import Dataset, folder_name, label, same_folder
+from ensemble_models.prediction import UNKNOWN, precision
+from ensemble_serving.transports import Request, once
+from ensemble_serving.url import parsed
 from graph.config import EnsembleConfig
 from scripts.errors import ScriptError
 
@@ -45,7 +45,7 @@ class Answers:
     versions: dict[str, int] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
 
-    def count(self, answer: dict[str, Any], label: str) -> None:
+    def count(self, answer: dict[str, Any], wanted: str) -> None:
         """Count the answer to an image of that label.
 
         Raises:
@@ -73,7 +73,7 @@ class Answers:
         self.images += 1
         for name, vote in {None: answer, **members}.items():
             answered = folder_name(vote["label"])
-            self.votes.setdefault(name, []).append((vote["probability"], answered == label))
+            self.votes.setdefault(name, []).append((vote["probability"], answered == wanted))
             if (other := self.labels.setdefault(answered, vote["label"])) != vote["label"]:
                 raise ScriptError(same_folder(other, vote["label"]))
 
@@ -96,15 +96,11 @@ def ask(url: str, dataset: Dataset, connections: int) -> Answers:
     """
     answers = Answers()
 
-    async def send() -> None:
-        async with Client(url, connections) as client:
+    def note(position: int, answer: dict[str, Any]) -> None:
+        answers.count(answer, label(dataset.names[position]))
 
-            async def one(image: tuple[bytes, str]) -> None:
-                answers.count(await client.classify(image[0], members=True), image[1])
-
-            await for_each(dataset.read(), one, connections, len(dataset))
-
-    asyncio.run(send())
+    images = (image for image, _ in dataset.read())
+    asyncio.run(classify(url, images, len(dataset), note, connections, members=True))
     if not answers.labels.keys() & set(dataset.classes):
         raise ScriptError(
             f"no answer is a class of {dataset.path}: the server answers {sorted(answers.labels)[:3]}, the classes are "
@@ -144,11 +140,10 @@ def contributions(url: str) -> Iterator[str]:
     if not url.startswith("http"):
         return
     key = os.environ.get(KEY)
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    request = Request(f"{url.rstrip('/')}/stats", headers=headers)  # noqa: S310 (an address that the user names)
+    headers = (("authorization", f"Bearer {key}"),) if key else ()
+    request = Request(f"{parsed(url).path.rstrip('/')}/stats", headers=headers, method="GET")
     try:
-        with urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
-            found = json.load(answer).get("rollout", {}).get("contributions", {})
+        found = json.loads(once(url, request, timeout_s=TIMEOUT_S).body).get("rollout", {}).get("contributions", {})
     except (OSError, ValueError):
         return
     for name, versions in found.items():

@@ -38,7 +38,7 @@ def examine(config: dict[str, Any], document: Document | None = None) -> Iterato
     try:
         check_file(config, document)
     except ConfigurationError as err:
-        yield from (Finding("wrong", f"configuration: {each}", software.CORRECT) for each in err.args)
+        yield from map(software.problem, err.args)
         return
     yield Finding("ok", "configuration: every field is known, and has a value of its type")
     if why_serve(config) is None:
@@ -56,33 +56,27 @@ def examine(config: dict[str, Any], document: Document | None = None) -> Iterato
         yield from software.application(application, config)
 
 
-def examine_machine(host_address: str | None, role: Document | str) -> Iterator[Finding]:
-    """Check this machine in a cluster: as the head that serves a file, or to join the head at an address.
+def findings(file: Path, cluster: bool, join: str | None, host_address: str | None) -> Iterator[Finding]:
+    """Check this machine with a Serve config file: by itself, as a cluster's head, or to join the head at an address.
 
-    Without a host address, the environment has it.
+    A machine that joins has the head's configuration in place of the file.
     """
-    yield (own := cluster_checks.address(host_address))
-    if own.verdict == "wrong":
-        return
-    if isinstance(role, str):
-        for found in cluster_checks.joining(role):
+    if cluster or join:
+        yield (own := cluster_checks.address(host_address))
+        if own.verdict == "wrong":
+            return
+    if join:
+        for found in cluster_checks.joining(join):
             yield from [found] if isinstance(found, Finding) else examine(found)
         return
-    yield from cluster_checks.head(role.value)
-    yield from examine(role.value, role)
-
-
-def findings(file: Path, cluster: bool, join: str | None, host_address: str | None) -> Iterator[Finding]:
-    """Check this machine with a Serve config file, or as one that joins the head at an address."""
     try:
-        role = join or configuration.load(file)
+        document = configuration.load(file)
     except ConfigurationError as err:
-        yield from (Finding("wrong", f"configuration: {each}", software.CORRECT) for each in err.args)
+        yield from map(software.problem, err.args)
         return
-    if cluster or isinstance(role, str):
-        yield from examine_machine(host_address, role)
-    else:
-        yield from examine(role.value, role)
+    if cluster:
+        yield from cluster_checks.head(document.value)
+    yield from examine(document.value, document)
 
 
 @click.command("doctor", cls=Command)
@@ -101,8 +95,8 @@ def main(config: Path | None, as_json: bool, cluster: bool, join: str | None, ho
 
     CONFIG is a Serve config file (default: the bundled one). The command checks versions, the working directory,
     HAProxy, cores, instructions, memory, the private folder, the token, ports, the configuration and its models. It
-    also times the versions of each model, and sends one image through each node in this process. The exit status is 1
-    if the configuration can't be served.
+    also names a variant of a model that would be faster, and sends one image through each node in this process. The
+    exit status is 1 if the configuration can't be served.
     """
     if cluster and join:
         raise click.UsageError("--join: not together with --cluster")

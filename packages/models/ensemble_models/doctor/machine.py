@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from deployments.cpus import available_cores, describe_cores
 from deployments.ingress.open_inference.metadata import SERVER
 from deployments.members.local import LocalMember
 from ensemble_models.doctor import Finding, failure
+from ensemble_serving.transports import Request, once
 from graph.config import EnsembleConfig
 from graph.placement import share_of_threads, sharing
 from scripts.home import SETTING
@@ -30,8 +30,8 @@ from scripts.serve.ports import Port, check_loopback, check_ports
 from scripts.serve.resources import GIB, available, check_placement, reserved
 from scripts.strict_yaml import Document
 
-# How long a server has to name itself, seconds, and in how many bytes.
-ANSWER_WITHIN_S, MOST_READ = 2.0, 65_536
+# How long a server has to name itself, seconds.
+ANSWER_WITHIN_S = 2.0
 CPU_INFO = Path("/proc/cpuinfo")
 # From which share of the cores, as one of so many, it is worth a word that they are unused.
 LEAST_UNUSED = 8
@@ -46,10 +46,9 @@ def is_own_server(port: Port) -> bool:
     """Check whether this project's server answers at an HTTP port of this machine."""
     host = LOOPBACK if port.host in {"0.0.0.0", "::"} else port.host  # noqa: S104
     try:
-        connection = HTTPConnection(host, port.number, timeout=ANSWER_WITHIN_S)
-        connection.request("GET", "/v2")
-        found = json.loads(connection.getresponse().read(MOST_READ))
-    except (OSError, HTTPException, ValueError):
+        answer = once(f"http://{host}:{port.number}", Request("/v2", method="GET"), timeout_s=ANSWER_WITHIN_S)
+        found = json.loads(answer.body)
+    except (OSError, ValueError):
         return False
     return isinstance(found, dict) and found.get("name") == SERVER
 
@@ -114,10 +113,7 @@ def instructions(flags: set[str] | None = None) -> Finding:
 
 def cpu_flags() -> set[str]:
     """Read the instruction sets that the kernel reports."""
-    try:
-        lines = CPU_INFO.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return set()
+    lines = CPU_INFO.read_text(encoding="utf-8").splitlines()
     return set(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
 
 

@@ -6,7 +6,7 @@ import asyncio
 import shlex
 import statistics
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
@@ -15,61 +15,22 @@ from packaging.requirements import Requirement
 from deployments.contract.batch import Batch
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import Item
-from deployments.members.openvino import OpenVino
-from deployments.repository.errors import ModelError
-from deployments.repository.repository import Folder, Model
-from ensemble_models.costs import Cost, costs, precision
 from ensemble_models.doctor import Finding
 from ensemble_models.doctor.machine import threads
-from graph.config import EnsembleConfig
 from scripts.configuration import check, doubts, replicas_of
 from scripts.errors import ScriptError
 from scripts.serve import haproxy as front
 from scripts.shipped import hidden, shipped
 from scripts.variants import choices
 
-
-def versions(config: EnsembleConfig) -> Iterator[Finding]:
-    """Measure the served version of each member, and the highest of each other precision, in turns."""
-    for member in config.members:
-        if not isinstance(member, OpenVino):
-            continue
-        try:
-            models = _candidates(member, config)
-            if len(models) > 1:
-                yield compare(member.name, models, costs(models))
-        except (ModelError, ScriptError) as err:
-            yield Finding("look", f"member {member.name}: {err}", "restore this version, or delete its folder")
-
-
-def compare(name: str, models: Sequence[Model], measured: Sequence[Cost]) -> Finding:
-    """Compare a member's served version, the first one, with the others.
-
-    A float version that takes less time than a served int8 one is better in every respect, because int8 loses accuracy.
-    """
-    shown = [f"version {each.version} ({precision(each)}) {cost}" for each, cost in zip(models, measured, strict=True)]
-    what = f"member {name}: {shown[0]}; {'; '.join(shown[1:])}"
-    best = min(range(len(models)), key=lambda row: measured[row].median)
-    if precision(models[0]) == "INT8" and measured[best].high < measured[0].low:
-        return Finding("look", what, f"version {models[best].version} suits this CPU: set `version` of the member")
-    return Finding("ok", what)
-
-
-def _candidates(member: OpenVino, config: EnsembleConfig) -> list[Model]:
-    """Find the served version, then the highest one of each other precision; only prepared ones on this disk."""
-    repository, name = member.repository_and_name(config.model_repository)
-    served = member.find(config.model_repository)
-    if not isinstance(repository, Folder) or not served.metadata:
-        return [served]
-    every = [repository.find(name, version) for version in repository.versions(name)]
-    found = {precision(each): each for each in every if each.metadata} | {precision(served): served}
-    return [served, *(each for each in found.values() if each is not served)]
-
-
 DISTRIBUTION = "ensemble-serving"
-CORRECT = "correct what it names; docs/configuration.md has every field"
 # Images whose time does not count, and images whose time does.
 WARM_UP, MEASURED = 3, 10
+
+
+def problem(found: object) -> Finding:
+    """Report what a configuration can't be served with."""
+    return Finding("wrong", f"configuration: {found}", "correct what it names; docs/configuration.md has every field")
 
 
 def installed(required: list[str] | None = None) -> Finding:
@@ -132,13 +93,12 @@ def application(given: Mapping[str, Any], serve: Mapping[str, Any]) -> Iterator[
         yield Finding("ok", f"models: {', '.join(m.name for m in config.members)}, {len(agreed.labels)} classes agreed")
         nodes = {name: spec.make() for name, spec in node_specs(config, agreed).items()}
     except ConfigurationError as err:
-        yield Finding("wrong", f"configuration: {err}", CORRECT)
+        yield problem(err)
         return
     yield from (Finding("ok", f"models: {line}") for line in choices(config))
     for doubt in doubts(config, agreed):
         what, _, remedy = doubt.rpartition("; ")
         yield Finding("look", f"models: {what}", remedy)
-    yield from versions(config)
     graph = ensemble(agreed.pixels, config.ensemble, nodes)
     image = shipped("tests/cat.jpg").read_bytes()
 

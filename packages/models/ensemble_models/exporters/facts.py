@@ -97,6 +97,13 @@ def numbers(written: Any) -> tuple[float, float, float]:
     return first, second, third
 
 
+def share(written: Any) -> float:
+    """Read a share of more than 0 and at most 1; raises ValueError."""
+    if not 0 < float(written) <= 1:
+        raise ValueError(written)
+    return float(written)
+
+
 def sides(written: Any) -> tuple[int, int]:
     """Read height and width, of a number, a list (channels may come first) or a mapping; raises ValueError."""
     if isinstance(written, Mapping):

@@ -14,6 +14,7 @@ from ensemble_models.exporters.facts import (
     interpolation,
     numbers,
     scaling,
+    share,
     sides,
 )
 from ensemble_models.exporters.names import names_of
@@ -120,7 +121,7 @@ def model_api(said: Description) -> Iterator[Fact]:
     if any(str(said.get(key, "NO")) in YES for key in ("embedded_processing", "hierarchical")):
         raise ModelError(f"{said.where}: embedded_processing and hierarchical are not read; export the model without")
     labels = ("class_names", names_of) if said.get("class_names") is not None else ("labels", _words)
-    yield from said.facts({"labels": labels, "order": ("color", str), "crop_ratio": ("crop_ratio", float)})
+    yield from said.facts({"labels": labels, "order": ("color", str), "crop_ratio": ("crop_ratio", share)})
     if said.get("intensity_mode", "none") != "none":
         yield Fact("mean", None, f"{said.where}: intensity_mode {said.get('intensity_mode')} is not read")
     else:

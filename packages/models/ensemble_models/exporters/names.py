@@ -76,7 +76,8 @@ def names_of(written: Any) -> tuple[str, ...]:
             return names_of(written[holder])
         if written and all(isinstance(value, int) for value in written.values()):
             written = {index: name for name, index in written.items()}
-        written = _in_order([(int(index), name) for index, name in written.items()])
+        if not (written := _in_order([(int(index), name) for index, name in written.items()])):
+            raise ValueError("the indices of its classes don't count from 0")
     # Keras' map of ImageNet has the id of the class before its name.
     names = [each[-1] if isinstance(each, list | tuple) else each for each in written]
     return tuple(_name(each) for each in names)
@@ -102,29 +103,27 @@ def _parsed(text: str, suffix: str) -> Iterable[str]:
     lines = text.rstrip().replace("\r\n", "\n").split("\n") if stripped else []
     for form in (NUMBERED, COUNTED):
         found = [form.fullmatch(line) for line in lines]
-        pairs = [(int(each["index"]), each["name"]) for each in found if each is not None]
-        if lines and len(pairs) == len(lines) and _is_order(pairs):
-            return _in_order(pairs)
+        names = _in_order([(int(each["index"]), each["name"]) for each in found if each is not None])
+        if lines and len(names) == len(lines) == len(set(names)):
+            return names
     synsets = [SYNSET.fullmatch(line.strip()) for line in lines]
     return lines if None in synsets else [each["name"] for each in synsets if each is not None]
 
 
 def _table(text: str) -> list[str]:
     """Read a table: by its columns of indices and names, if a heading or numbers tell them."""
-    dialect = csv.Sniffer().sniff(text[:4096], ",;\t") if re.search("[,;\t]", text) else csv.excel
-    rows = [row for row in csv.reader(text.splitlines(), dialect) if any(cell.strip() for cell in row)]
+    lines = text.splitlines() or [""]
+    rows = [row for row in csv.reader(lines, delimiter=max(",;\t", key=lines[0].count)) if "".join(row).strip()]
     columns = range(min(map(len, rows), default=0))
     named = [column for column in columns if NAME_COLUMNS.fullmatch(rows[0][column].strip())]
-    body = (
-        rows[1:]
-        if named or any(not _is_number(rows[0][each]) and _is_number(rows[-1][each]) for each in columns)
-        else rows
-    )
+    has_heading = named or any(not _is_number(rows[0][each]) and _is_number(rows[-1][each]) for each in columns)
+    body = rows[1:] if has_heading else rows
     indexed = [each for each in columns if all(_is_number(row[each]) for row in body)]
     name = next((each for each in [*named[::-1], *columns[::-1]] if each not in indexed), columns[-1])
     for index in indexed:
-        if index != name and _is_order(pairs := [(int(row[index]), row[name]) for row in body]):
-            return _in_order(pairs)
+        names = _in_order([(int(row[index]), row[name]) for row in body])
+        if index != name and len(names) == len(set(names)) > 0:
+            return names
     return [row[name] for row in body]
 
 
@@ -132,17 +131,13 @@ def _is_number(cell: str) -> bool:
     return cell.strip().isdecimal()
 
 
-def _is_order(pairs: Sequence[tuple[int, str]]) -> bool:
-    """Check whether the indices count from 0 or from 1, each once, and the names differ."""
-    indices = sorted(index for index, _ in pairs)
-    counts = indices and indices == list(range(indices[0], indices[0] + len(pairs))) and indices[0] in {0, 1}
-    return bool(counts) and len({name for _, name in pairs}) == len(pairs)
-
-
 def _in_order(pairs: Sequence[tuple[int, Any]]) -> list[Any]:
-    if sorted(index for index, _ in pairs) not in (list(range(len(pairs))), list(range(1, len(pairs) + 1))):
-        raise ValueError("the indices of its classes don't count from 0")
-    return [name for _, name in sorted(pairs, key=lambda pair: pair[0])]
+    """Sort names by indices, which count from 0 or from 1, each once; empty if they don't."""
+    ordered = sorted(pairs, key=lambda pair: pair[0])
+    first = ordered[0][0] if ordered else 0
+    if first not in {0, 1} or [index for index, _ in ordered] != list(range(first, first + len(ordered))):
+        return []
+    return [name for _, name in ordered]
 
 
 def _name(written: Any) -> str:

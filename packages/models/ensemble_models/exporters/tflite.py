@@ -35,36 +35,29 @@ class Table:
     content: bytes
     position: int = 0
 
-    @classmethod
-    def root(cls, content: bytes) -> Table:
-        """Return the table that a FlatBuffer begins with."""
-        return cls(content, cls(content)._read("<I", 0))
+    def follow(self, place: int) -> Table:
+        """Return the table that an offset refers to; a FlatBuffer begins with one."""
+        return Table(self.content, place + self._read("<I", place))
 
     def number(self, field: int, form: str) -> int:
         """Return a number; 0 if it is absent."""
         place = self._place(field)
         return 0 if place is None else self._read(form, place)
 
-    def table(self, field: int) -> Table:
-        """Return the table that a field refers to; an empty one if it is absent."""
-        place = self._place(field)
-        return Table(bytes(8)) if place is None else Table(self.content, place + self._read("<I", place))
-
     def tables(self, field: int) -> list[Table]:
         """Return the tables of a vector."""
         start, count = self._vector(field)
-        places = range(start, start + 4 * min(count, MOST_ENTRIES), 4)
-        return [Table(self.content, place + self._read("<I", place)) for place in places]
+        return [self.follow(place) for place in range(start, start + 4 * min(count, MOST_ENTRIES), 4)]
 
-    def bytes(self, field: int) -> bytes:
-        """Return a vector of bytes or a text."""
-        start, count = self._vector(field)
-        return self.content[start : start + count]
+    def table(self, field: int) -> Table:
+        """Return the table that a field refers to; an empty one if it is absent."""
+        place = self._place(field)
+        return Table(bytes(8)) if place is None else self.follow(place)
 
-    def floats(self, field: int) -> list[float]:
-        """Return a vector of float32."""
+    def bytes(self, field: int, size: int = 1) -> bytes:
+        """Return the bytes of a text, or of a vector of numbers of so many bytes each."""
         start, count = self._vector(field)
-        return [float(value) for value in np.frombuffer(self.content[start : start + 4 * count], "<f4")]
+        return self.content[start : start + size * count]
 
     def _read(self, form: str, place: int) -> int:
         return int(struct.unpack_from(form, self.content, place)[0])
@@ -76,10 +69,9 @@ class Table:
         return self.position + offset if offset else None
 
     def _vector(self, field: int) -> tuple[int, int]:
-        place = self._place(field)
-        if place is None:
+        if (place := self._place(field)) is None:
             return 0, 0
-        start = place + self._read("<I", place)
+        start = self.follow(place).position
         return start + 4, self._read("<I", start)
 
 
@@ -90,7 +82,7 @@ def metadata(path: Path) -> Iterator[Fact]:
         ModelError: its metadata are damaged.
     """
     try:
-        yield from _facts(Table.root(path.read_bytes()), path)
+        yield from _facts(Table(path.read_bytes()).follow(0), path)
     except (struct.error, zipfile.BadZipFile, ValueError) as err:
         raise ModelError(f"the metadata of {path} are damaged: {err}") from err
 
@@ -107,11 +99,12 @@ def _facts(model: Table, path: Path) -> Iterator[Fact]:
     buffers = model.tables(BUFFERS)
     numbers_of = [number for each in found if (number := each.number(NUMBER, "<I")) < len(buffers)]
     for graph in [
-        graph for number in numbers_of for graph in Table.root(buffers[number].bytes(DATA)).tables(SUBGRAPHS)
+        graph for number in numbers_of for graph in Table(buffers[number].bytes(DATA)).follow(0).tables(SUBGRAPHS)
     ][:1]:
         for unit in [unit for tensor in graph.tables(INPUTS)[:1] for unit in tensor.tables(PROCESSES)]:
             if unit.number(KIND, "<B") == NORMALIZATION:
-                mean, std = (numbers(unit.table(OPTIONS).floats(field)) for field in (MEAN, STD))
+                options = unit.table(OPTIONS)
+                mean, std = (numbers(np.frombuffer(options.bytes(field, 4), "<f4").tolist()) for field in (MEAN, STD))
                 yield from scaling(1.0, mean, std, f"{path.name}: NormalizationOptions")
         for file in [file for tensor in graph.tables(OUTPUTS)[:1] for file in tensor.tables(FILES)]:
             name = file.bytes(NAME).decode()

@@ -15,12 +15,11 @@ from deployments.repository.layout import LAYOUTS
 from deployments.repository.network import load
 from deployments.repository.repository import read as read_version
 from ensemble_models.baking import only_output
-from ensemble_models.costs import stored_precision
 from ensemble_models.dataset import Dataset
 from ensemble_models.exporters.folder import default_name, model_in
 from ensemble_models.exporters.network import takes_bytes
 from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
-from ensemble_models.prediction import preprocessing
+from ensemble_models.prediction import preprocessing, stored_precision
 from ensemble_models.prepare import efficientnet, pretrained, stored_int8
 from ensemble_models.prepare.preparation import Preparation
 from ensemble_models.prepare.source import ADVICE, ORDERS, READABLE, USUAL, WHITE, Source, read

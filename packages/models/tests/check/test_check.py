@@ -383,7 +383,7 @@ def test_a_configuration_without_a_quorum_gets_none(repository: Path, draw: Draw
     ("more", "reason"),
     [
         (["--members", "a", "b", "--write", "x.yaml"], "--write writes a configuration of CONFIG's members"),
-        (["--url", "http://127.0.0.1:1", "--max-cost", "3"], "choose among members that are measured here"),
+        (["--url", "http://127.0.0.1:1", "--max-cost", "3"], "are for members that are measured here"),
         (["--members", "a", "--min-top1", "50"], "there is no choice: it needs two members"),
         (["--members", "a", "b", "--max-cost", "0.000001"], "no subset keeps --max-cost and --min-top1"),
     ],

@@ -2,13 +2,14 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import scripts.keys
 from deployments.contract.hosts import CLUSTER_PORT
 from ensemble_models.doctor import cluster
-from ensemble_models.doctor.__main__ import examine_machine, main
+from ensemble_models.doctor.__main__ import findings, main
 from scripts.serve import machines
 from scripts.serve.environment import TOKEN_PATH
 from tests.server.server import config
@@ -35,7 +36,7 @@ def verdicts(findings):
 
 
 def test_without_an_address_it_goes_no_further():
-    [finding] = examine_machine(None, {})
+    [finding] = findings(Path("nowhere.yaml"), True, None, None)
     assert (finding.verdict, "loopback" in finding.what, "--host-address" in finding.remedy) == ("wrong", True, True)
 
 

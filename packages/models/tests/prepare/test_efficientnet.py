@@ -19,9 +19,8 @@ from deployments.members.precision import kind
 from deployments.repository.errors import ModelError
 from deployments.repository.network import load
 from deployments.repository.repository import find, versions
-from ensemble_models.costs import stored_precision
 from ensemble_models.dataset import decode
-from ensemble_models.prediction import network_probabilities, preprocessing
+from ensemble_models.prediction import network_probabilities, preprocessing, stored_precision
 from ensemble_models.prepare import __main__ as prepare
 from ensemble_models.prepare import efficientnet, stored_int8
 from ensemble_models.prepare.efficientnet import Array, read_weights
@@ -136,8 +135,8 @@ def test_answers_what_timm_answers(name: str) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is large: make train")
     timm = pytest.importorskip("timm", reason="PyTorch is large: make train")
     source = efficientnet.get(name)
-    assert source.size is not None
-    images = np.random.default_rng(0).uniform(-1, 1, (2, 3, *source.size)).astype(np.float32)
+    assert source.get("size") is not None
+    images = np.random.default_rng(0).uniform(-1, 1, (2, 3, *source.get("size"))).astype(np.float32)
     compiled = ov.Core().compile_model(source.network, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     answers: Array = compiled(images)[0]
     # timm names the layers otherwise, in the same order.

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -161,16 +160,6 @@ def test_an_ir_becomes_a_member(source: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(answers.sum(axis=1), 1, atol=1e-5)
 
 
-def test_a_crop_beyond_the_image_is_not_written(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    network = prepare.read(source)
-    monkeypatch.setattr(prepare, "read", lambda path: replace(network, crop_ratio=1.15))
-    flags = (source, "--name", "m", "--repository", tmp_path, *KNOWN)
-    with pytest.raises(ScriptError, match=r"crops of 1\.15 of an image; pass --crop-ratio 1$"):
-        run(*flags)
-    run(*flags, "--crop-ratio", 1)
-    assert find(tmp_path, "m").input["crop_ratio"] == 1
-
-
 def test_how_images_are_resized_is_in_the_metadata(source: Path, tmp_path: Path) -> None:
     flags = ["--resize", "letterbox", "--border", 114, 115, 116, "--interpolation", "linear"]
     run(source, "--name", "m", "--repository", tmp_path, *KNOWN, *flags)
@@ -326,6 +315,15 @@ def test_an_unknown_name_is_told_what_is_like_it(tmp_path: Path) -> None:
         run("timm/resnet51", "--weights", "random", "--name", "m", "--repository", tmp_path)
 
 
+PRINTED = """ImageClassification(
+    crop_size=[224]
+    resize_size=[256]
+    mean=[0.5, 0.5, 0.5]
+    std=[0.25, 0.25, 0.25]
+    interpolation=InterpolationMode.BICUBIC
+)"""
+
+
 class Torchvision:
     """The little of torchvision that is asked, around a network of one layer; builders load by PyTorch's hub."""
 
@@ -336,7 +334,7 @@ class Torchvision:
         self.weights = SimpleNamespace(
             url=url,
             meta={"categories": LABELS},
-            transforms=lambda: SimpleNamespace(crop_size=[224], resize_size=[256], mean=[0.5] * 3, std=[0.25] * 3),
+            transforms=lambda: PRINTED,
         )
 
     def list_models(self, module: object) -> list[str]:
@@ -369,6 +367,8 @@ def test_official_weights_are_verified(tmp_path: Path, monkeypatch: pytest.Monke
     model = find(tmp_path / "repository", "m")
     assert model.metadata["source"]["sha256"] == digest
     assert model.metadata["source"]["mean"] == [0.5] * 3
+    # The filter of its training, in place of the server's default.
+    assert (model.input["crop_ratio"], model.input["interpolation"]) == (0.875, "bicubic")
     assert model.labels == LABELS
     blue = np.zeros((1, 224, 224, 3), np.uint8)
     blue[..., 0] = 255
@@ -430,10 +430,9 @@ def test_timms_official_weights_are_those_that_the_hub_names(tmp_path: Path, mon
     written = find(tmp_path / "repository", "m")
     recipe = timm.data.resolve_data_config(model=model)
     assert written.metadata["source"]["sha256"] == blob.name
-    assert (written.metadata["input"]["height"], written.input["crop_ratio"]) == (
-        recipe["input_size"][1],
-        recipe["crop_pct"],
-    )
+    side = recipe["input_size"][1]
+    assert (written.input["height"], written.input["crop_ratio"]) == (side, side / int(side // recipe["crop_pct"]))
+    assert written.input["interpolation"] == recipe["interpolation"]
     assert written.metadata["source"]["mean"] == list(recipe["mean"])
     blob.write_bytes(blob.read_bytes()[:-1] + b"x")
     with pytest.raises(ModelError, match="is damaged"):

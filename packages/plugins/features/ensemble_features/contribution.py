@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated
@@ -11,23 +9,24 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from deployments.contract.item import MemberPrediction
-from deployments.ingress.protocol import Report
+from deployments.contract.answer import Answer
+from deployments.contract.batch import Batch
+from deployments.contract.item import Item
+from deployments.ingress.protocol import Report, Served, Service
 from deployments.observe.metrics import TaggedCounter
+from deployments.observe.observer import Watcher
 from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
 from ensemble_features.feedback.store import FeedbackSettings
-from ensemble_features.proportion import MakesCounts, Proportion, proportion
-from ensemble_features.record import answered
+from ensemble_features.proportion import Proportion, proportion
+from ensemble_features.record import Record, answered
 from graph.feature import Feature, Site
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
 
-# Seconds between two updates of Prometheus' counters, each of which costs as much as a hundred counts here.
-EVERY_S = 1.0
 # What an answer is without a member, and what is counted of one with a true label.
-SAME, CHANGED, LABELLED, MENDED, SPOILED = "same", "changed", "labelled", "mended", "spoiled"
-# A member, its version, and one of these.
-Count = tuple[str, str, str]
+OUTCOMES = SAME, CHANGED, LABELLED, MENDED, SPOILED = "same", "changed", "labelled", "mended", "spoiled"
+# By member, version and what its answer is without it: None for the same.
+Shares = Mapping[tuple[str, str], int | None]
 
 
 class Contribution(msgspec.Struct, frozen=True):
@@ -39,66 +38,48 @@ class Contribution(msgspec.Struct, frozen=True):
     spoiled: Annotated[int, Meta(description="labelled answers that are wrong, and would be right without the member")]
 
 
-class ContributionInterceptor(Interceptor):
-    """Counts the answers that members decide."""
+def shares(item: Item) -> Shares:
+    """Return what an answer would be without each member, by the member and its version; a lone member has no share."""
+    if len(item.predictions) < 2:
+        return {}
+    return {(name, str(item.versions.get(name, ""))): each.without for name, each in item.predictions.items()}
 
-    def __init__(self, counter: MakesCounts, is_labelled: bool) -> None:
-        """Set what makes counters, and whether true labels may arrive."""
-        self._counter = counter(
+
+class ContributionCounts(Interceptor, Watcher):
+    """Counts the answers that members decide: all of them after they were given, and again those with a true label."""
+
+    def __init__(self) -> None:
+        self._counter = TaggedCounter(
             "ensemble_member_contributions",
             "Answers by whether a member changed them, and whether it mended or spoiled the labelled ones.",
             *("member", "version", "outcome"),
         )
-        self._is_labelled = is_labelled
-        self._counts: Counter[Count] = Counter()
-        self._reported: Counter[Count] = Counter()
-        self._update: asyncio.TimerHandle | None = None
+
+    def batch(self, batch: Batch[Sequence[Answer]], queue_wait_s: float) -> None:
+        """Count the members' shares in the answers of a batch."""
+        for position in batch.live:
+            for member, without in shares(batch.items[position]).items():
+                self._counter.add(*member, SAME if without is None else CHANGED)
 
     def on_part(self, batch: InFlight, positions: Sequence[int], part: Answered) -> Answered:
-        """Count the members' parts in the answers to images that clients sent."""
-        for place in part.live:
-            item = part.items[place]
-            # A member by itself has no share: without it there is no answer.
-            if len(item.predictions) > 1 and batch.sent.items[positions[place]].queued_ns:
-                for name, each in item.predictions.items():
-                    version = str(item.versions.get(name, ""))
-                    self._counts[name, version, SAME if each.without is None else CHANGED] += 1
-        if self._is_labelled:
-            for _, item, record in answered(batch, positions, part):
-                if len(item.predictions) > 1:
-                    versions = {name: str(item.versions.get(name, "")) for name in item.predictions}
-                    record.when_labelled(partial(self._judge, record.index, item.predictions, versions))
+        """Count the members' shares again once the true label of an answer is known."""
+        for _, item, record in answered(batch, positions, part):
+            record.when_labelled(partial(self._judge, record, shares(item)))
         return part
 
-    def on_end(self, batch: InFlight) -> None:
-        """Let Prometheus' counters be updated soon, with what other batches count until then."""
-        if self._update is None:
-            self._update = asyncio.get_running_loop().call_later(EVERY_S, self.report)
-
-    def report(self) -> None:
-        """Update Prometheus' counters."""
-        self._update = None
-        new = self._counts - self._reported
-        self._reported = Counter(self._counts)
-        for each, count in new.items():
-            self._counter.add(*each, count=count)
-
-    def _judge(
-        self, index: int, predictions: Mapping[str, MemberPrediction], versions: Mapping[str, str], label: int
-    ) -> None:
-        """Count what each member did to an answer with a true label."""
-        for name, each in predictions.items():
-            self._counts[name, versions[name], LABELLED] += 1
-            if each.without is not None and label in (index, each.without):
-                self._counts[name, versions[name], MENDED if label == index else SPOILED] += 1
+    def _judge(self, record: Record, of_members: Shares, label: int) -> None:
+        for member, without in of_members.items():
+            self._counter.add(*member, LABELLED)
+            if without is not None and label in (record.index, without):
+                self._counter.add(*member, MENDED if label == record.index else SPOILED)
 
     def figures(self) -> dict[str, dict[str, Contribution]]:
         """Return the figures of each member by version."""
         found: dict[str, dict[str, Contribution]] = {}
-        for name, version in sorted({each[:2] for each in self._counts}):
-            count = {each: self._counts[name, version, each] for each in (SAME, CHANGED, LABELLED, MENDED, SPOILED)}
-            changed = proportion(count[CHANGED], count[SAME] + count[CHANGED])
-            of_version = Contribution(changed, count[LABELLED], count[MENDED], count[SPOILED])
+        counts = self._counter.counts
+        for name, version in sorted({(str(name), str(version)) for name, version, _ in counts}):
+            same, changed, *labelled = (counts[name, version, each] for each in OUTCOMES)
+            of_version = Contribution(proportion(changed, same + changed), *labelled)
             found.setdefault(name, {})[version] = of_version
         return found
 
@@ -110,9 +91,15 @@ class Contributions(Feature):
     always = True
 
     def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, site: Site) -> None:
-        if len(config.voters) > 1:
-            interceptor = ContributionInterceptor(
-                TaggedCounter, any(isinstance(each.section, FeedbackSettings) for each in config.owned)
-            )
-            self.interceptor = interceptor
-            self.reports = {"contributions": Report(dict[str, dict[str, Contribution]], interceptor.figures)}
+        self._counts = ContributionCounts() if len(config.voters) > 1 else None
+        if self._counts is None:
+            return
+        self.reports = {"contributions": Report(dict[str, dict[str, Contribution]], self._counts.figures)}
+        if any(isinstance(each.section, FeedbackSettings) for each in config.owned):
+            self.interceptor = self._counts
+
+    def serve(self, service: Service) -> Served:
+        """Count the members' shares in every answer, once it was given."""
+        if self._counts is not None:
+            service.ingress.observer.watch(self._counts)
+        return Served()

@@ -6,7 +6,6 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 from deployments.contract.answer import Answer
@@ -62,7 +61,7 @@ class Record:
     trials: tuple[str, ...] = ()
     label: int | None = None
     waiting: list[Callable[[int], None]] = field(default_factory=list)
-    judge: Callable[[str, str, str, bool], None] = lambda *_: None
+    judge: Callable[..., None] = lambda *_: None
 
     @classmethod
     def of(cls, item: Item, answer: Answer) -> Record:
@@ -92,10 +91,6 @@ class Record:
             self.waiting.append(watch)
         else:
             watch(self.label)
-
-    def set_shadow(self, name: str, index: int) -> None:
-        """Note a shadow's prediction, before or after the true class."""
-        self.when_labelled(lambda label: self.judge("shadow", name, "", index == label))
 
 
 def records(batch: InFlight) -> dict[int, Record]:
@@ -128,19 +123,11 @@ def count_by_rightness(counts: Mapping[Any, int], *names: str) -> tuple[int, int
 
 # An image's pixels, and the predictions for it.
 Copy = tuple[Batch[PixelSets], Record]
-NUMBERS = count(1)
 
 
-class Followed(ItemNote, frozen=True):
-    """The number of an image that is followed through the graph."""
-
-    number: int
-
-    @classmethod
-    def number_of(cls, item: Item) -> int:
-        """Return an image's number; 0 if it is not followed."""
-        found = item.note(cls)
-        return 0 if found is None else found.number
+def _key(item: Item) -> tuple[str, int, int]:
+    """Return what no other image in flight has: its trace, when it was queued, and its position in its request."""
+    return item.trace_parent, item.queued_ns, item.position
 
 
 class PixelTap:
@@ -148,28 +135,26 @@ class PixelTap:
 
     def __init__(self, pixels: Sequence[str]) -> None:
         self._pixels = pixels
-        # By the numbers of the wanted images; None for one that has not passed yet.
-        self._kept: dict[int, Batch[PixelSets] | None] = {}
+        # By image; None for one that has not passed yet.
+        self._kept: dict[tuple[str, int, int], Batch[PixelSets] | None] = {}
 
-    def want(self, item: Item) -> Item:
-        """Give an image a number, by which its pixels are kept until they are taken."""
-        numbered = item if item.note(Followed) else item.with_note(Followed(next(NUMBERS)))
-        self._kept[Followed.number_of(numbered)] = None
-        return numbered
+    def want(self, item: Item) -> None:
+        """Keep the pixels of an image when they pass, until they are taken."""
+        self._kept[_key(item)] = None
 
-    def take(self, number: int) -> Batch[PixelSets] | None:
-        """Take the pixels of an image, which are no longer kept; None if it has not passed."""
-        return self._kept.pop(number, None)
+    def take(self, item: Item) -> Batch[PixelSets] | None:
+        """Take the pixels of an image, which are no longer kept; None if they have not passed."""
+        return self._kept.pop(_key(item), None)
 
     async def __call__(self, batch: Batch[PixelSets]) -> Batch[PixelSets]:
-        """Keep the pixels of numbered images, and return the batch as it is."""
+        """Keep the pixels of the images that are wanted, and return the batch as it is."""
         if self._kept:
             for position in batch.live:
                 item = batch.items[position]
-                if (number := Followed.number_of(item)) in self._kept:
+                if _key(item) in self._kept:
                     part = Batch({key: batch.payload[key] for key in self._pixels}, batch.items).split([position])
                     mine = Item(item.trace_parent, queued_ns=item.queued_ns, notes=item.notes, caller=item.caller)
-                    self._kept[number] = Batch(part.payload, (mine,))
+                    self._kept[_key(item)] = Batch(part.payload, (mine,))
         return batch
 
 
@@ -213,10 +198,10 @@ class ShadowInterceptor(Interceptor):
         self._drawn: dict[InFlight, dict[Copied, list[int]]] = {}
 
     def on_request(self, batch: InFlight) -> None:
-        """Draw images, and give each the number by which the tap finds it."""
+        """Draw images, whose pixels the tap keeps."""
         drawn = {each: positions for each in self._receivers if (positions := each.draw(batch.items))}
-        for position in {position for positions in drawn.values() for position in positions}:
-            batch.items[position] = self._tap.want(batch.items[position])
+        for position in set().union(*drawn.values()):
+            self._tap.want(batch.items[position])
         self._drawn[batch] = drawn
 
     def on_part(self, batch: InFlight, positions: Sequence[int], part: Answered) -> Answered:
@@ -227,14 +212,11 @@ class ShadowInterceptor(Interceptor):
 
     def on_end(self, batch: InFlight) -> None:
         """Send the copies; an image that a cache answered has no pixels."""
-        numbers = enumerate(map(Followed.number_of, batch.items))
-        kept = {position: self._tap.take(number) for position, number in numbers if number}
-        predicted = records(batch)
-        copies: dict[int, Copy] = {
-            position: (copy, predicted[position])
-            for position, copy in kept.items()
-            if copy is not None and position in predicted
-        }
-        for each, positions in self._drawn.pop(batch).items():
+        drawn, predicted, copies = self._drawn.pop(batch), records(batch), dict[int, Copy]()
+        for position in set().union(*drawn.values()):
+            pixels = self._tap.take(batch.items[position])
+            if pixels is not None and position in predicted:
+                copies[position] = pixels, predicted[position]
+        for each, positions in drawn.items():
             if copied := [copies[position] for position in positions if position in copies]:
                 each.ask(copied, self._patience_ms)

@@ -9,9 +9,8 @@ from deployments.combiner import Combiner, CombinerSettings, combine
 from deployments.contract.answer import Answer, Classification
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
-from deployments.observe.metrics import TaggedCounter
 from deployments.pipeline.pipeline import Intercepted
-from ensemble_features.contribution import CHANGED, LABELLED, MENDED, SAME, SPOILED, ContributionInterceptor
+from ensemble_features.contribution import CHANGED, LABELLED, MENDED, SAME, SPOILED, ContributionCounts
 from ensemble_features.record import records
 from tests.batches import batch
 
@@ -77,20 +76,19 @@ def label(scores, names, row):
 
 async def test_counts_equal_those_of_an_offline_computation():
     scores = predicted()
-    interceptor = ContributionInterceptor(TaggedCounter, is_labelled=True)
-    kept = Kept()
-    flow = Intercepted(Graph(scores), [interceptor, kept])
+    counts, kept = ContributionCounts(), Kept()
+    flow = Intercepted(Graph(scores), [counts, kept])
     for start in range(0, IMAGES, 16):
         rows = range(start, min(start + 16, IMAGES))
-        await flow(batch([b"%d" % row for row in rows], *(Item(queued_ns=1 + row) for row in rows)))
+        sent = batch([b"%d" % row for row in rows], *(Item(queued_ns=1 + row) for row in rows))
+        counts.batch(await flow(sent), 0.0)
     for row, record in kept.records.items():
         record.set_label(int(TRUTH[row]))
-    interceptor.report()
     expected = offline(scores)
     assert expected[("a", "3", MENDED)] > 20
     assert expected[("c", "1", SPOILED)] > 20
-    assert interceptor._counter.counts == +expected
-    found = interceptor.figures()
+    assert counts._counter.counts == +expected
+    found = counts.figures()
     assert found["a"]["3"].mended == expected["a", "3", MENDED]
     assert found["c"]["1"].changed.total == IMAGES - len(range(0, IMAGES, 3))
 
@@ -117,7 +115,9 @@ class Kept:
 
 async def test_a_member_by_itself_and_what_warms_up_are_not_counted():
     scores = {"a": predicted()["a"]}
-    interceptor = ContributionInterceptor(TaggedCounter, is_labelled=True)
-    await Intercepted(Graph(scores), [interceptor])(batch([b"1"], Item(queued_ns=1)))
-    await Intercepted(Graph(predicted()), [interceptor])(batch([b"1"], Item()))
-    assert interceptor.figures() == {}
+    counts, kept = ContributionCounts(), Kept()
+    counts.batch(await Intercepted(Graph(scores), [counts, kept])(batch([b"1"], Item(queued_ns=1))), 0.0)
+    kept.records.pop(0).set_label(1)
+    # What warms up is no request's, so no batch is observed of it.
+    await Intercepted(Graph(predicted()), [counts, kept])(batch([b"1"], Item()))
+    assert (counts.figures(), kept.records) == ({}, {})

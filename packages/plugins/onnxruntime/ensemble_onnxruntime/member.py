@@ -14,11 +14,7 @@ from deployments.contract import clock
 from deployments.contract.batch import NO_SCORES, Batch, Work, crashed, predicted
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import STREAMS, THREADS, AttributeValue
-from deployments.contract.member import (
-    MemberInterface,
-    Signature,
-    preprocessing_fields,
-)
+from deployments.contract.member import MemberInterface, Signature, preprocessing_fields
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.preprocessing import Size
 from deployments.contract.settings import describe
@@ -128,7 +124,7 @@ class OnnxRuntime(TensorSettings, VersionedMember):
         described = {name: model.input[name] for name in OF_METADATA if name in model.input}
         try:
             settings = TensorSettings.model_validate({**described, **given})
-            binding = bind(ModelMetadata(inputs, outputs), settings, as_sent=False)
+            binding = bind(ModelMetadata(inputs, outputs), settings)
         except ValidationError as err:
             raise ModelError(f"model {model.name!r}: metadata.json: input: {describe(err)}") from err
         except IncompatibleModel as err:
@@ -207,14 +203,6 @@ class OnnxModel:
             output = self._run(pixels)
         return probabilities(output, len(pixels), self._classes, self._settings.scores == "logits"), began_ns
 
-    async def _infer(self, work: Work[Pixels]) -> tuple[Probabilities, int]:
-        """Call `_predict` once the thread is free; from then on, count the session's CPU time for this batch."""
-        loop = asyncio.get_running_loop()
-        with work.elsewhere():
-            async with self._turn:
-                with work.elsewhere(self._thread_count):
-                    return await loop.run_in_executor(self._executor, self._predict, work.payload)
-
     async def __call__(self, batch: Batch[Pixels]) -> Batch[Probabilities]:
         """Predict probabilities, float32 [N,C], rows that sum to 1, from pixels, uint8 [N,H,W,3] BGR.
 
@@ -223,8 +211,13 @@ class OnnxModel:
         work = Work(self._operation, batch)
         if len(work.payload) == 0:
             return predicted(work, self._name, NO_SCORES, [])
+        loop = asyncio.get_running_loop()
         try:
-            scores, began_ns = await self._infer(work)
+            # Once the thread is free, the session's CPU time counts for this batch.
+            with work.elsewhere():
+                async with self._turn:
+                    with work.elsewhere(self._thread_count):
+                        scores, began_ns = await loop.run_in_executor(self._executor, self._predict, work.payload)
         except Exception:
             return crashed(work, self._name, attributes=self._attributes)
         versions = [self._version] * len(scores)

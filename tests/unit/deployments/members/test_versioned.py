@@ -132,6 +132,34 @@ async def test_a_bad_version_is_refused_once_and_the_old_one_goes_on(tmp_path, c
     assert await answer(node) == (3, 3)
 
 
+async def test_a_version_whose_metadata_come_late_waits_for_them(tmp_path, caplog):
+    put(tmp_path, 1)
+    node = member(tmp_path)
+    folder = put(tmp_path, 2)
+    late = (folder / "metadata.json").read_text()
+    (folder / "metadata.json").unlink()
+    for _ in range(3):
+        node.update()
+    assert await answer(node) == (1, 1)
+    assert "version 2 is refused, the current one stays in service: it has no metadata.json" in caplog.text
+    (folder / "metadata.json").write_text(late)
+    for _ in range(2):
+        node.update()
+    assert await answer(node) == (2, 2)
+
+
+@pytest.mark.parametrize("policy", ["latest", "fixed"])
+async def test_files_of_the_version_in_service_that_change_are_reported_once(tmp_path, caplog, policy):
+    folder = put(tmp_path, 1)
+    node = member(tmp_path, policy)
+    node.update()
+    other_metadata(folder, classes=[*CLASSES[1:], CLASSES[0]])
+    for _ in range(3):
+        node.update()
+    assert await answer(node) == (1, 1)
+    assert caplog.text.count("files of version 1 changed, and it answers as it was loaded") == 1
+
+
 async def test_a_refused_version_that_is_mended_is_taken(tmp_path):
     put(tmp_path, 1)
     node = member(tmp_path)

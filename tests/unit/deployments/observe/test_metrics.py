@@ -1,4 +1,5 @@
 import threading
+from collections import Counter
 from urllib.parse import unquote
 
 import numpy as np
@@ -17,7 +18,9 @@ def test_answers_are_counted_by_their_class_and_by_who_agrees(monkeypatch):
     best = Classification("cat", 1, 0.5, top=(), model_versions={}, trace_id="0" * 32)
     items = tuple(Item(predictions={"a": MemberPrediction(index, 0.5)}) for index in (1, 1, 0))
     Metrics().batch(Batch([Answer(best, np.zeros(2, np.float32))] * 3, items), 0.0)
-    counts = {(name, *tags.values()): value for name, value, tags in told}
+    counts = Counter()
+    for name, value, tags in told:
+        counts[name, *tags.values()] += value
     assert counts["ensemble_predictions", "cat"] == 3
     assert counts["ensemble_member_predictions", "a", "true"] == 2
     assert counts["ensemble_member_predictions", "a", "false"] == 1
@@ -60,6 +63,18 @@ def test_a_metric_has_a_bounded_number_of_series_and_loses_no_count(monkeypatch)
     assert len(counter.counts) == MOST_VALUES + 2
     assert counter.counts["class 99", False] == 2
     assert counter.counts[OTHER, False] == 1000 - MOST_VALUES
+
+
+def test_what_was_counted_since_the_last_report_is_told(monkeypatch):
+    add, told = TaggedCounter.add, recorded(monkeypatch, metrics)
+    counter = TaggedCounter("ensemble_names", "", "label")
+    monkeypatch.setattr(metrics, "COUNTERS", [counter])
+    for count in (2, 0, 3):
+        add(counter, "cat")
+        add(counter, "cat", count=count)
+        metrics.report_counters()
+        metrics.report_counters()
+    assert [(value, tags) for _, value, tags in told] == [(count, {"label": "cat"}) for count in (3, 1, 4)]
 
 
 def test_a_report_that_fails_once_is_made_again(monkeypatch):

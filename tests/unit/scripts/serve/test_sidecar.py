@@ -139,8 +139,7 @@ def test_without_a_load_balancer_a_replica_need_not_wait(folder):
 
 def test_the_command_answers_by_a_replica_and_is_not_ready_before_it_ends(folder):
     first, *_ = free_ports(3)
-    environment = {**os.environ, slot.FOLDER: str(folder / "front")}
-    environment.pop(METRICS_SETTING, None)
+    environment = {**os.environ, slot.FOLDER: str(folder / "front"), METRICS_SETTING: str(first + 2)}
     logs = folder / "session_latest" / "logs" / "serve"
     logs.mkdir(parents=True)
     folder.chmod(0o700)
@@ -152,7 +151,8 @@ def test_the_command_answers_by_a_replica_and_is_not_ready_before_it_ends(folder
         except httpx.TransportError:
             return None
 
-    command = [sys.executable, "-m", "scripts.serve.sidecar", "--ports-from", str(first)]
+    config = {"http_options": {"host": "127.0.0.1", "port": first}, "grpc_options": {"port": first + 1}}
+    command = [sys.executable, "-c", f"from scripts.serve.sidecar import front; front({config})"]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert eventually(lambda: status() == 503)

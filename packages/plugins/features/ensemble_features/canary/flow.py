@@ -17,7 +17,7 @@ from deployments.contract.batch import NO_SCORES, Batch
 from deployments.contract.item import Item
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Images, Probabilities
-from deployments.pipeline.member_client import Call, answered, patience_s
+from deployments.pipeline.member_client import patience_s
 from ensemble_features.background import Background, unhurried
 from ensemble_features.canary.settings import SUFFIX
 from ensemble_features.canary.trial import Role, Trial
@@ -36,6 +36,8 @@ AT_FIRST, LATER = 1000, 0.1
 Model = Node[Images, Probabilities]
 # Images by their positions in a batch, and the answer to them.
 Part = tuple[Sequence[int], Batch[Probabilities]]
+# The canary's answer, None if it failed, and how long it took, seconds.
+Tried = tuple[Batch[Probabilities] | None, float]
 
 
 class Canary:
@@ -74,74 +76,60 @@ class Canary:
         return answer
 
     async def _ask_canary(self, batch: Batch[Images]) -> Batch[Probabilities]:
-        """Ask the canary; images that it does not answer get the stable version's answer."""
-        began = time.perf_counter()
-        fair_s = self._fair_s(len(batch.items))
-        left_s = patience_s(batch, None, self._turns)
-        waited_s = fair_s if left_s is None else min(fair_s, PATIENT_SHARE * left_s)
-        # It has its fair time, however little its images have left.
-        call = asyncio.ensure_future(self._canary(unhurried(batch)))
-        await answered([call], waited_s)
-        if not call.done() and waited_s < fair_s:
-            return await self._go_on(batch, call, began, fair_s - waited_s)
-        answer = self._answer(call, len(batch.items))
-        seconds = time.perf_counter() - began
-        well = [] if answer is None else answer.live
-        left = sorted(set(range(len(batch.items))) - set(well))
-        parts: list[Part] = [(well, self._renamed(answer.split(well)))] if answer is not None and well else []
-        failed = [False] * len(batch.items)
-        if left:
+        """Ask the canary; images that it does not answer in time get the stable version's answer."""
+        left_s, parts = patience_s(batch, None, self._turns), list[Part]()
+        trying = asyncio.ensure_future(self._try(batch))
+        try:
+            await asyncio.wait([trying], timeout=None if left_s is None else PATIENT_SHARE * left_s)
+            answer = trying.result()[0] if trying.done() else None
+            if answer is not None and (well := answer.live):
+                parts.append((well, self._renamed(answer.split(well))))
+            left = sorted(set(range(len(batch.items))).difference(*(positions for positions, _ in parts)))
             again = batch.split(left)
             if answer is not None:
                 again = Batch(again.payload, _with_steps(again, answer.split(left)))
-            second = await self._stable(again)
-            parts.append((left, self._untried(second)))
-            for position, item in zip(left, second.items, strict=True):
-                # An image that neither version can answer does not speak against the canary.
-                failed[position] = item.error is None
-        self._trial.note("canary", batch.items, failed, seconds)
-        return Batch.join(parts)
+            if left:
+                parts.append((left, self._untried(await self._stable(again))))
+        except BaseException:
+            trying.cancel()
+            raise
+        joined = Batch.join(parts)
+        if trying.done():
+            self._note(joined, *trying.result())
+        elif self._watched.is_busy:
+            trying.cancel()
+        else:
+            self._watched.start(self._note_later(joined, trying))
+        return joined
+
+    async def _try(self, batch: Batch[Images]) -> Tried:
+        """Ask the canary, which has its fair time, however little its images have left."""
+        began, answer = time.perf_counter(), None
+        try:
+            async with asyncio.timeout(self._fair_s(len(batch.items))):
+                answer = await self._canary(unhurried(batch))
+        except (asyncio.CancelledError, Exception) as err:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            name = self._trial.name
+            logger.warning("the canary of member %r did not answer %d images: %r", name, len(batch.items), err)
+        return answer, time.perf_counter() - began
 
     def _fair_s(self, images: int) -> float:
-        """Return the seconds after which the canary has failed, whatever the deadlines of its images."""
         may_take = PATIENCE_S if self._patience_ms is None else PATIENT_SHARE * self._patience_ms / 1000
         return min(may_take, self._trial.patience_s(images) or may_take)
 
-    def _answer(self, call: Call, images: int) -> Batch[Probabilities] | None:
-        """Return the result of a call; None if it failed, or if it has not ended and is cancelled."""
-        error: BaseException = TimeoutError("it took too long")
-        try:
-            if call.done():
-                return call.result()
-        except (asyncio.CancelledError, Exception) as err:
-            error = err
-        call.cancel()
-        logger.warning("the canary of member %r did not answer %d images: %r", self._trial.name, images, error)
-        return None
+    def _note(self, joined: Batch[Probabilities], answer: Batch[Probabilities] | None, seconds: float) -> None:
+        """Note the canary's answer; an image that neither version has answered does not speak against it."""
+        failed = [
+            item.error is None and (answer is None or answer.items[position].error is not None)
+            for position, item in enumerate(joined.items)
+        ]
+        self._trial.note("canary", joined.items, failed, seconds)
 
-    async def _go_on(self, batch: Batch[Images], call: Call, began: float, left_s: float) -> Batch[Probabilities]:
-        """Ask the stable version about images whose deadlines are too short for the canary's fair time."""
-        stable = asyncio.ensure_future(self._stable(batch))
-        if self._watched.is_busy:
-            call.cancel()
-        else:
-            self._watched.start(self._watch(batch, call, stable, began, left_s))
-        return self._untried(await stable)
-
-    async def _watch(self, batch: Batch[Images], call: Call, stable: Call, began: float, left_s: float) -> None:
-        """Note the result of a call of the canary that no image waits for."""
-        await asyncio.wait([call], timeout=left_s)
-        seconds = time.perf_counter() - began
-        await asyncio.wait([stable])
-        if stable.cancelled() or stable.exception() is not None:
-            call.cancel()
-            return
-        live = stable.result().live
-        answer = self._answer(call, len(live))
-        if live:
-            # It was given no deadlines, so a deadline that has passed is its own.
-            failed = [answer is None or answer.items[position].error is not None for position in live]
-            self._trial.note("canary", [batch.items[position] for position in live], failed, seconds)
+    async def _note_later(self, joined: Batch[Probabilities], trying: asyncio.Task[Tried]) -> None:
+        """Note the answer of a canary that has time left, though its images have none."""
+        self._note(joined, *await trying)
 
     def _renamed(self, batch: Batch[Probabilities]) -> Batch[Probabilities]:
         """Rename the canary's answer as the member's."""

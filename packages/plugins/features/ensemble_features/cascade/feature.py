@@ -15,6 +15,7 @@ from deployments.contract.batch import Batch
 from deployments.contract.nodes import Node
 from deployments.ingress.protocol import Report, Served, Service
 from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
+from deployments.observe.observer import Watcher
 from ensemble_features.cascade.audit import Audit, interval
 from ensemble_features.cascade.flow import Cascade, LoadState
 from ensemble_features.cascade.section import CascadeSection
@@ -71,11 +72,7 @@ def exit_stats(members: Sequence[str], exit_at: Sequence[float], audit: Audit | 
     }
 
 
-# The field of what `/stats` reports.
-NAME = "cascade"
-
-
-class Exits:
+class Exits(Watcher):
     """Counts the members at which images exit, and the images for which fewer members were called."""
 
     def __init__(self) -> None:
@@ -86,9 +83,6 @@ class Exits:
             TaggedCounter("ensemble_cascade_load_shed", "Images for which fewer members were called, due to load."),
             TaggedCounter("ensemble_cascade_eased", "The older name of `ensemble_cascade_load_shed`, until 0.3.0."),
         )
-
-    def request(self, outcome: str, seconds: float) -> None:
-        """Count nothing of a request."""
 
     def batch(self, batch: Batch[Sequence[Answer]], queue_wait_s: float) -> None:
         """Count the images of an answered batch."""
@@ -116,7 +110,7 @@ class Cascading(Feature):
             bounds = audited.share, audited.at_most, audited.tighten
             self._audit = Audit(early, exit_at, *bounds, TaggedCounter)
             follow_audit(self._audit)
-        self.reports = {NAME: Report(dict[str, ExitStats], partial(exit_stats, early, exit_at, self._audit))}
+        self.reports = {"cascade": Report(dict[str, ExitStats], partial(exit_stats, early, exit_at, self._audit))}
 
     def wrap(self, stage: Stage, node: Node[Any, Any]) -> Node[Any, Any]:
         """Put the cascade in place of the node that calls all members."""

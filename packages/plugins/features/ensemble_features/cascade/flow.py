@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from deployments.contract.batch import NO_SCORES, Batch
+from deployments.contract.errors import EnsembleError
 from deployments.contract.item import Item, ItemNote
 from deployments.contract.nodes import Flow, Node, Part
 from deployments.contract.options import LOWER
@@ -68,6 +69,8 @@ class LoadState:
 
 logger = logging.getLogger("ray.serve")
 
+# Never leaves the cascade: the error of an image that is not combined yet.
+NOT_JUDGED = EnsembleError("more members are asked")
 # How sure the members were of an early exit, and the class that they answered.
 Exit = tuple[float, int]
 
@@ -84,42 +87,32 @@ class Stage:
 
     Attributes:
         ballots: each member's.
-        judged: the positions of the images whose predictions are combined.
-        combined: their combined predictions, in that order, float32 [N,C].
+        combined: their combined predictions, float32 [N,C], of the same images; all but the judged ones have failed.
+        judged: the positions of the images that may leave.
     """
 
     ballots: Batch[MemberProbabilities]
-    judged: Sequence[int]
     combined: Batch[Probabilities]
+    judged: Sequence[int]
 
     def sure(self, threshold: float) -> list[int]:
-        """Return the images whose largest probability reaches the threshold, or that the combiner has failed."""
-        row_of = {place: row for row, place in enumerate(self.combined.live)}
-        reached = self.combined.payload.max(axis=1, initial=0.0) >= threshold
-        return [image for place, image in enumerate(self.judged) if place not in row_of or reached[row_of[place]]]
+        """Return the judged images whose largest probability reaches the threshold, or that the combiner has failed."""
+        largest = self.combined.payload.max(axis=1, initial=0.0)
+        unsure = {image for image, each in zip(self.combined.live, largest, strict=True) if each < threshold}
+        return [image for image in self.judged if image not in unsure]
 
     def exits(self, threshold: float) -> dict[int, Exit]:
-        """Return the images whose largest probability reaches the threshold, by position."""
-        rows = zip(self.combined.live, self.combined.payload, strict=True)
-        found = {self.judged[place]: (float(row.max()), int(row.argmax())) for place, row in rows}
-        return {image: found[image] for image in self.sure(threshold) if image in found}
+        """Return the judged images whose largest probability reaches the threshold, by position."""
+        row_of = dict(zip(self.combined.live, self.combined.payload, strict=True))
+        rows = {image: row_of[image] for image in self.sure(threshold) if image in row_of}
+        return {image: (float(row.max()), int(row.argmax())) for image, row in rows.items()}
 
     def part(self, leaving: Sequence[int], asked: tuple[str, ...], load_shed: Container[int]) -> Part:
-        """Take out the images that leave, judged ones first; images in `load_shed` would stay at a lower load."""
-        place_of = {image: place for place, image in enumerate(self.judged)}
-        images = [image for image in leaving if image in place_of]
-        kept = self.combined
-        if len(images) < len(self.judged):
-            kept = kept.split([place_of[image] for image in images])
-        pairs = zip(images, kept.items, strict=True)
-        items = tuple(_noted(item, asked, image in load_shed) for image, item in pairs)
-        positions = [*images, *(image for image in leaving if image not in place_of)]
-        ballots = self.ballots.split(positions)
-        items = (*items, *ballots.items[len(images) :])
-        payload = ballots.payload
-        if len(kept.live) < len(ballots.live):
-            payload = {name: scores[kept.live] for name, scores in payload.items()}
-        return positions, Batch(CombinedProbabilities(payload, kept.payload), items)
+        """Take out the images that leave; images in `load_shed` would stay at a lower load."""
+        ballots, combined = self.ballots.split(leaving), self.combined.split(leaving)
+        pairs = zip(leaving, combined.items, strict=True)
+        items = tuple(item if item.error else _noted(item, asked, image in load_shed) for image, item in pairs)
+        return leaving, Batch(CombinedProbabilities(ballots.payload, combined.payload), items)
 
 
 class Cascade(Flow):
@@ -212,15 +205,13 @@ class Cascade(Flow):
         ballots = merge_member_outputs(
             batch, outcomes, len(outcomes) - (len(self._members.clients) - self._members.quorum)
         )
-        judged = ballots.live
-        if full is not None:
-            # The threshold is that of the newest member, and says nothing of the others alone.
-            newest = next(reversed(outcomes))
-            judged = [i for i in judged if newest not in ballots.items[i].missing and not full[i]]
-        if not judged:
-            return Stage(ballots, judged, Batch(NO_SCORES, ()))
-        all_judged = len(judged) == len(ballots.items)
-        return Stage(ballots, judged, await self._combiner(ballots if all_judged else ballots.split(judged)))
+        # The threshold is that of the newest member, and says nothing of the others alone.
+        newest = next(reversed(outcomes))
+        judged = [i for i in ballots.live if full is None or not (full[i] or newest in ballots.items[i].missing)]
+        shown = ballots.fail(dict.fromkeys(set(ballots.live).difference(judged), NOT_JUDGED))
+        combined = await self._combiner(shown) if judged else Batch(NO_SCORES, shown.items)
+        failed = {i: error for i in judged if (error := combined.items[i].error) is not None}
+        return Stage(ballots.fail(failed), combined, judged)
 
     def _look_again(
         self, audit: Audit, number: int, batch: Batch[PixelSets], outcomes: Mapping[str, MemberOutcome], stage: Stage

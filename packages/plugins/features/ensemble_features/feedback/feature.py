@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,16 +13,14 @@ from deployments.contract import clock
 from deployments.contract.batch import Batch
 from deployments.contract.caller import REQUEST_IDS
 from deployments.contract.errors import DeadlineExceeded, UnknownRequest
-from deployments.contract.item import TRACE_ID, Item
+from deployments.contract.item import Item
 from deployments.ingress.protocol import Report, Served, Service
 from deployments.observe.metrics import TaggedCounter
-from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
 from deployments.rpc.listener import Listener, sockets
 from deployments.rpc.replica import LocalReplicas, ReplicaGone
 from deployments.rpc.wire import VERSION
 from ensemble_features.feedback.labels import SERVICE, TakesLabel, refuse, routes
 from ensemble_features.feedback.store import FeedbackSettings, FeedbackStats, FeedbackStore
-from ensemble_features.record import answered
 from graph.feature import Feature, Site
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
@@ -136,7 +133,7 @@ class Feedback(Feature):
         if isinstance(site.settings, FeedbackSettings):
             store = FeedbackStore(site.settings, agreed.labels, TaggedCounter)
             self._take = self._peers = Peers(store, sockets(site.application, FOLDER), site.replica)
-            self.interceptor = Remembering(store)
+            self.interceptor = store
             self.reports = {NAME: Report(FeedbackStats, store.figures)}
 
     async def feedback(self, request_id: str, label: str | int, index: int = 0, key: str = "") -> None:
@@ -162,18 +159,3 @@ class Feedback(Feature):
             return Served(handles=handles, not_serving=(SERVICE.full_name,))
         self._listening = asyncio.get_event_loop().create_task(self._peers.keep_listening())
         return Served(routes(service.ingress, self._peers), handles=handles, headers=REQUEST_IDS)
-
-
-class Remembering(Interceptor):
-    """Remembers each answer by its request's id."""
-
-    def __init__(self, store: FeedbackStore) -> None:
-        self._store = store
-
-    def on_part(self, batch: InFlight, positions: Sequence[int], part: Answered) -> Answered:
-        """Remember the predictions for each image."""
-        for position, _, record in answered(batch, positions, part):
-            sent = batch.sent.items[position]
-            request = sent.caller.request_id or sent.trace_parent[TRACE_ID]
-            self._store.remember(request, sent.position, record, sent.caller.name)
-        return part

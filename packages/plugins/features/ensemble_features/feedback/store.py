@@ -13,9 +13,11 @@ from pydantic import Field
 
 from deployments.contract.caller import MAX_ID
 from deployments.contract.errors import AlreadyLabelled, EnsembleError, UnknownLabel, UnknownRequest
+from deployments.contract.item import TRACE_ID
 from deployments.contract.sections import Section
+from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
 from ensemble_features.proportion import MakesCounts, Proportion, proportion
-from ensemble_features.record import ENSEMBLE, Record
+from ensemble_features.record import ENSEMBLE, Record, answered
 
 # Characters of what a caller sent that an error quotes.
 MAX_QUOTED = 40
@@ -42,7 +44,7 @@ class FeedbackStats(msgspec.Struct, frozen=True):
     shadows: dict[str, Proportion]
 
 
-class FeedbackStore:
+class FeedbackStore(Interceptor):
     """Remembers answers by their requests' ids, and compares their predictions with true labels."""
 
     def __init__(
@@ -66,6 +68,14 @@ class FeedbackStore:
         # By the name of the API key, and by the request's id and the image's position: when to forget, and the record.
         self._answers: dict[str, OrderedDict[tuple[str, int], tuple[float, Record]]] = {}
 
+    def on_part(self, batch: InFlight, positions: Sequence[int], part: Answered) -> Answered:
+        """Remember the predictions for each image."""
+        for position, _, record in answered(batch, positions, part):
+            sent = batch.sent.items[position]
+            request = sent.caller.request_id or sent.trace_parent[TRACE_ID]
+            self.remember(request, sent.position, record, sent.caller.name)
+        return part
+
     def remember(self, request: str, place: int, record: Record, key: str = "") -> None:
         """Remember an answer by the name of its API key, its request's id, and the image's position in the request.
 
@@ -78,7 +88,7 @@ class FeedbackStore:
         own = self._answers.setdefault(key, OrderedDict())
         own.pop((request, place), None)
         own[request, place] = self._clock() + self._settings.ttl_s, record
-        record.judge = self._judge
+        record.judge = self._judged.add
         if self._remembered > self._settings.max_requests:
             max(self._answers.values(), key=len).popitem(last=False)
 
@@ -115,13 +125,13 @@ class FeedbackStore:
             self._sent.add(err.code)
             raise
         self._sent.add("accepted")
-        self._judge(ENSEMBLE, "", "", record.index == truth)
+        self._judged.add(ENSEMBLE, "", "", record.index == truth)
         for name, index in record.members.items():
-            self._judge("member", name, "", index == truth)
+            self._judged.add("member", name, "", index == truth)
             if name in record.versions:
-                self._judge("version", name, record.versions[name], index == truth)
+                self._judged.add("version", name, record.versions[name], index == truth)
         if record.last:
-            self._judge("exit", record.last, "", record.index == truth)
+            self._judged.add("exit", record.last, "", record.index == truth)
         record.set_label(truth)
 
     def _found(self, request: str, label: str | int, place: int, key: str) -> tuple[Record, int]:
@@ -138,9 +148,6 @@ class FeedbackStore:
         if found[1].label is not None:
             raise AlreadyLabelled(f"{image} has a label already")
         return found[1], self._labels[label] if isinstance(label, str) else label
-
-    def _judge(self, kind: str, name: str, version: str, right: bool) -> None:
-        self._judged.add(kind, name, version, right)
 
     def figures(self) -> FeedbackStats:
         """Return the figures for `/stats`."""

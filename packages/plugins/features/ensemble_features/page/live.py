@@ -6,11 +6,10 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,7 +23,6 @@ from ensemble_features.page.stats import WINDOW_S, Period, Second, Stats
 
 logger = logging.getLogger("ray.serve")
 
-K = TypeVar("K")
 # The field of what features report.
 ROLLOUT = "rollout"
 PATH = "/stats"
@@ -134,24 +132,23 @@ def routes(service: Service, stats: Stats, application: str, replica: str) -> Ro
 
     async def answer(_: Request, _call: Call) -> Response:
         seconds = stats.recent()
-        waited, waited_s = ingress.queue.waited
+        whole, (waited, waited_s) = Second.sum(seconds), ingress.queue.waited
         replicas = await counted()
-        waits = max((second.longest_wait_s for second in seconds), default=0.0)
         response = encoded(
             model(
                 replica,
                 WINDOW_S,
-                _requests(seconds),
-                Queue(ingress.queue.waiting, ingress.admission.images, round(waits * 1000, 3)),
+                _requests(seconds, whole),
+                Queue(ingress.queue.waiting, ingress.admission.images, round(whole.longest_wait_s * 1000, 3)),
                 Batching(ingress.settings.max_concurrent_batches, waited, round(waited_s * 1000, 3)),
-                {str(size): count for size, count in sorted(_sum(second.sizes for second in seconds).items())},
-                _members(seconds, stats.execution),
-                {name: _by(0, each) for name, each in replicas.items()},
+                {str(size): count for size, count in sorted(whole.sizes.items())},
+                _members(whole, stats.execution),
+                _by(0, replicas),
                 machines=_machines(replicas),
-                exits=_sum(second.exits for second in seconds),
-                load_shed=sum(second.load_shed for second in seconds),
-                cache=_sum(second.cache for second in seconds),
-                nodes_ms={node: ns / 1e6 for node, ns in _sum(second.nodes_ns for second in seconds).items()},
+                exits=whole.exits,
+                load_shed=whole.load_shed,
+                cache=whole.cache,
+                nodes_ms={node: ns / 1e6 for node, ns in whole.nodes_ns.items()},
                 past=stats.past(),
                 **({ROLLOUT: {name: report.read() for name, report in reports.items()}} if reports else {}),
             )
@@ -172,36 +169,32 @@ def _with(reports: Mapping[str, Report]) -> Any:
     return msgspec.defstruct(LiveStats.__name__, [(ROLLOUT, model)], bases=(LiveStats,), frozen=True, kw_only=True)
 
 
-def _by(place: int, replicas: Mapping[tuple[str, str], int]) -> dict[str, int]:
-    """Count replicas by their state (place 0) or by their machine (place 1)."""
-    return _sum(Counter({key[place]: count}) for key, count in replicas.items())
+def _by(place: int, replicas: Counts) -> dict[str, Counter[str]]:
+    """Count each deployment's replicas by their state (place 0) or by their machine (place 1)."""
+    found: dict[str, Counter[str]] = {name: Counter() for name in replicas}
+    for name, each in replicas.items():
+        for key, count in each.items():
+            found[name][key[place]] += count
+    return found
 
 
-def _machines(replicas: Counts) -> dict[str, dict[str, int]]:
-    found = {name: _by(1, each) for name, each in replicas.items()}
+def _machines(replicas: Counts) -> dict[str, Counter[str]]:
+    found = _by(1, replicas)
     return found if len({machine for each in found.values() for machine in each if machine}) > 1 else {}
 
 
-def _sum(counters: Iterable[Counter[K]]) -> Counter[K]:
-    return sum(counters, Counter())
-
-
-def _requests(seconds: Sequence[Second]) -> Requests:
+def _requests(seconds: Sequence[Second], whole: Second) -> Requests:
     history = [second.outcomes.total() for second in seconds]
     latest = history[-RATE_S:]
-    durations = [duration for second in seconds for duration in second.durations]
-    p50, p99 = (round(float(q) * 1000, 3) for q in np.quantile(durations, [0.5, 0.99])) if durations else (None, None)
-    outcomes = dict(_sum(second.outcomes for second in seconds))
-    return Requests(sum(latest) / max(len(latest), 1), history, outcomes, p50, p99)
+    return Requests(sum(latest) / max(len(latest), 1), history, whole.outcomes, *whole.quantiles_ms(0.5, 0.99))
 
 
-def _members(seconds: Sequence[Second], execution: Mapping[str, tuple[Any, Any]]) -> dict[str, MemberStats]:
-    votes, missing = _sum(second.predictions for second in seconds), _sum(second.missing for second in seconds)
-    names = sorted({*missing, *(name for name, _ in votes)})
+def _members(whole: Second, execution: Mapping[str, tuple[Any, Any]]) -> dict[str, MemberStats]:
+    votes, missing = whole.predictions, whole.missing
     how = {node.removeprefix(OPERATION): threads_and_streams for node, threads_and_streams in execution.items()}
     return {
         name: MemberStats(
             votes[name, True] + votes[name, False], votes[name, True], missing[name], *how.get(name, (None, None))
         )
-        for name in names
+        for name in sorted({*missing, *(name for name, _ in votes)})
     }

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Annotated
 
 import msgspec
 import numpy as np
 from msgspec import Meta
-from msgspec.structs import replace
 
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
 from deployments.contract.item import STREAMS, THREADS, AttributeValue
+from deployments.observe.observer import Watcher
 
 WINDOW_S = 60
 # Periods of ten seconds, for ten minutes.
@@ -26,13 +27,14 @@ PERIOD_S = 10
 PERIODS = 60
 # Per second; if there are more, the first ones stand for all.
 MAX_DURATIONS = 1000
+COUNTERS = ("outcomes", "sizes", "predictions", "missing", "exits", "cache", "nodes_ns")
 
 
 @dataclass(slots=True)
 class Second:
-    """The counts of one second."""
+    """The counts of one second, or of several that were added up."""
 
-    number: int
+    number: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     durations: list[float] = field(default_factory=list)
     sizes: Counter[int] = field(default_factory=Counter)
@@ -43,6 +45,29 @@ class Second:
     load_shed: int = 0
     cache: Counter[str] = field(default_factory=Counter)
     nodes_ns: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def period(self) -> int:
+        """The number of the period that it belongs to."""
+        return self.number // PERIOD_S
+
+    @classmethod
+    def sum(cls, seconds: Iterable[Second]) -> Second:
+        """Add up seconds."""
+        whole = cls()
+        for each in seconds:
+            for name in COUNTERS:
+                getattr(whole, name).update(getattr(each, name))
+            whole.durations += each.durations
+            whole.longest_wait_s = max(whole.longest_wait_s, each.longest_wait_s)
+            whole.load_shed += each.load_shed
+        return whole
+
+    def quantiles_ms(self, *shares: float) -> list[float | None]:
+        """Return quantiles of the durations, ms; None without durations."""
+        if not self.durations:
+            return [None] * len(shares)
+        return [round(float(seconds) * 1000, 3) for seconds in np.quantile(self.durations, shares)]
 
 
 class Period(msgspec.Struct, omit_defaults=True):
@@ -55,53 +80,19 @@ class Period(msgspec.Struct, omit_defaults=True):
     missing: Annotated[dict[str, int], Meta(description="images answered without each member")] = {}
     seconds: Annotated[int, Meta(description="seconds that have passed; absent for ten")] = PERIOD_S
 
-
-class Past:
-    """Adds seconds up to periods, and forgets them after ten minutes.
-
-    Attributes:
-        until: the number of the last second that was added.
-    """
-
-    def __init__(self) -> None:
-        self.until = -1
-        self._periods: deque[tuple[int, Period]] = deque(maxlen=PERIODS)
-        self._durations: list[float] = []
-
-    def add(self, second: Second) -> None:
-        """Add a second that has ended, later than those before."""
-        self.until, number = second.number, second.number // PERIOD_S
-        if not self._periods or self._periods[-1][0] != number:
-            self._end()
-            self._periods.append((number, Period()))
-        period = self._periods[-1][1]
-        period.answered += (answered := second.outcomes["ok"])
-        period.failed += second.outcomes.total() - answered
-        predictions: Counter[str] = Counter()
-        for (name, _), count in second.predictions.items():
-            predictions[name] += count
-        period.members = Counter(period.members) + predictions
-        period.missing = Counter(period.missing) + second.missing
-        self._durations += second.durations
-
-    def periods(self, since: int, now: int) -> list[Period]:
-        """List the periods until a second, with or without requests; the last one may be in progress."""
-        last, passed = divmod(now, PERIOD_S)
-        if self._periods and self._periods[-1][0] < last:
-            self._end()
-        known = dict(self._periods)
-        first = max(since // PERIOD_S, last - PERIODS + 1)
-        found = [known.get(number) or Period() for number in range(first, last + 1)]
-        return [*found[:-1], *([replace(found[-1], seconds=passed)] if passed else [])]
-
-    def _end(self) -> None:
-        """Note the 99th percentile of the period before, once."""
-        if self._durations:
-            self._periods[-1][1].p99_ms = round(float(np.quantile(self._durations, 0.99)) * 1000, 3)
-            self._durations = []
+    @classmethod
+    def of(cls, seconds: Iterable[Second], passed: int = PERIOD_S) -> Period:
+        """Add up the seconds of a period of which so many seconds have passed."""
+        whole = Second.sum(seconds)
+        members: Counter[str] = Counter()
+        for (name, _), count in whole.predictions.items():
+            members[name] += count
+        answered = whole.outcomes["ok"]
+        [p99_ms] = whole.quantiles_ms(0.99) if passed == PERIOD_S else [None]
+        return cls(answered, whole.outcomes.total() - answered, p99_ms, dict(members), dict(whole.missing), passed)
 
 
-class Stats:
+class Stats(Watcher):
     """Counts requests and batches per second, and forgets them after a minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -109,9 +100,11 @@ class Stats:
         self._since = int(clock())
         # The last minute, and the second that has not ended.
         self._seconds: deque[Second] = deque(maxlen=WINDOW_S + 1)
+        # Ended periods by number; those before `_open` are there.
+        self._periods: deque[tuple[int, Period]] = deque(maxlen=PERIODS)
+        self._open = 0
         # Threads and streams by what a trace calls a member's work.
         self.execution: dict[str, tuple[AttributeValue, AttributeValue]] = {}
-        self._past = Past()
 
     def request(self, outcome: str, seconds: float) -> None:
         """Count a request by its outcome and its duration."""
@@ -150,18 +143,26 @@ class Stats:
 
     def past(self) -> list[Period]:
         """List the periods of the last ten minutes, the oldest first; the last one may be in progress."""
-        self._fold()
-        return self._past.periods(self._since, int(self._clock()))
-
-    def _fold(self) -> None:
         now = int(self._clock())
-        for second in self._seconds:
-            if self._past.until < second.number < now:
-                self._past.add(second)
+        self._end_periods(now)
+        last, passed = divmod(now, PERIOD_S)
+        known = dict(self._periods)
+        periods = [known.get(n) or Period() for n in range(max(self._since // PERIOD_S, last - PERIODS + 1), last)]
+        if passed:
+            periods.append(Period.of((each for each in self._seconds if last * PERIOD_S <= each.number < now), passed))
+        return periods
+
+    def _end_periods(self, now: int) -> None:
+        """Add up the seconds of the periods that have ended."""
+        ended = (each for each in self._seconds if self._open <= each.period < now // PERIOD_S)
+        self._periods.extend(
+            (number, Period.of(seconds)) for number, seconds in groupby(ended, lambda each: each.period)
+        )
+        self._open = now // PERIOD_S
 
     def _now(self) -> Second:
         number = int(self._clock())
         if not self._seconds or self._seconds[-1].number != number:
-            self._fold()
+            self._end_periods(number)
             self._seconds.append(Second(number))
         return self._seconds[-1]

@@ -120,11 +120,10 @@ class Shadow(Copied):
             others = record.others(self._replaces)
             for other, predicted in others.items():
                 self._counters.predictions.add(self.name, other, predicted == index)
-            record.set_shadow(self.name, index)
-            record.when_labelled(partial(self._judge, index, others))
+            record.when_labelled(partial(self._judge, record, index, others))
 
-    def _judge(self, index: int, others: Mapping[str, int], label: int) -> None:
-        """Count which predictions were right."""
+    def _judge(self, record: Record, index: int, others: Mapping[str, int], label: int) -> None:
+        record.judge("shadow", self.name, "", index == label)
         for other, predicted in others.items():
             self._labelled[other, index == label, predicted == label] += 1
 

@@ -82,7 +82,7 @@ def test_a_stage_that_is_never_right_ends_nothing_any_more():
 def test_exits_that_are_equally_sure_leave_no_more_once_the_threshold_has_risen_above_them(sure):
     found = audit(at_most=0.01, tighten=True)
     scores = np.array([[sure, 0]], np.float32)
-    stage = Stage(batch({"a": scores}, Item()), [0], batch(scores, Item()))
+    stage = Stage(batch({"a": scores}, Item()), batch(scores, Item()), [0])
     for _ in range(3 * FEWEST):
         found.note(0, float(sure), True)
     assert (stage.sure(found.exit_at[0]), stage.exits(found.exit_at[0])) == ([], {})

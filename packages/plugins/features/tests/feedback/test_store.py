@@ -8,7 +8,6 @@ from deployments.contract.errors import AlreadyLabelled, UnknownLabel, UnknownRe
 from deployments.contract.nodes import Flow
 from deployments.observe.metrics import TaggedCounter
 from deployments.pipeline.pipeline import Intercepted
-from ensemble_features.feedback.feature import Remembering
 from ensemble_features.feedback.store import MAX_ID, FeedbackSettings, FeedbackStore
 from ensemble_features.record import Record, ShadowInterceptor
 from ensemble_features.shadow.flow import Pairs
@@ -30,7 +29,7 @@ def seen(**more):
 def test_a_label_tells_who_was_right():
     found = book()
     record = seen(versions={"a": "3"}, last="b")
-    record.set_shadow("s", 2)
+    record.when_labelled(lambda label: record.judge("shadow", "s", "", label == 2))
     found.remember("r", 0, record)
     found.take("r", "dog")
     judged = [
@@ -126,7 +125,7 @@ def test_an_id_of_any_length_is_not_remembered():
 async def test_a_shadow_is_judged_whether_it_or_the_label_comes_first(label_first):
     gate, found, graph = asyncio.Event(), book(), Graph()
     tried = shadow(Names(gate=gate))
-    flow = Intercepted(graph, [ShadowInterceptor([tried], graph.tap, None), Remembering(found)])
+    flow = Intercepted(graph, [ShadowInterceptor([tried], graph.tap, None), found])
     by = Caller(headers={"x-request-id": "mine"})
     await flow(batch([b"2"], *(replace(item, caller=by) for item in waiting(1))))
     if not label_first:
@@ -142,7 +141,7 @@ async def test_a_shadow_is_judged_whether_it_or_the_label_comes_first(label_firs
 
 async def test_a_request_is_known_by_its_own_id_or_by_its_trace():
     found, graph = book(), Graph()
-    flow = Intercepted(graph, [Remembering(found)])
+    flow = Intercepted(graph, [found])
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     sent = [
         replace(*waiting(1), caller=Caller(headers={"request_id": "grpc"})),
@@ -168,7 +167,7 @@ async def test_an_answer_that_leaves_before_others_is_remembered_and_copied_like
                 yield [position], await self(batch.split([position]))
 
     graph, found, node = Parts(), book(), Names()
-    flow = Intercepted(graph, [ShadowInterceptor([tried := shadow(node)], graph.tap, None), Remembering(found)])
+    flow = Intercepted(graph, [ShadowInterceptor([tried := shadow(node)], graph.tap, None), found])
     sent, left = [replace(item, position=place) for place, item in enumerate(waiting(2))], []
     async for positions, _ in flow.parts(batch([b"1", b"2"], *sent)):
         left.append(list(positions))
@@ -197,7 +196,7 @@ async def test_what_was_answered_before_the_rest_failed_is_compared_nevertheless
 
 async def test_the_same_id_of_another_keys_request_is_another_request():
     found, graph = book(), Graph()
-    flow = Intercepted(graph, [Remembering(found)])
+    flow = Intercepted(graph, [found])
     for key in ("a", "b", ""):
         by = Caller(headers={"x-request-id": "mine"}, name=key)
         await flow(batch([b"1"], *(replace(item, caller=by) for item in waiting(1))))

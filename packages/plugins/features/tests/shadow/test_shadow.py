@@ -9,7 +9,7 @@ from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item
 from deployments.observe.metrics import TaggedCounter
 from deployments.pipeline.member_client import Member
-from ensemble_features.record import Followed, PixelTap, Record, Trials
+from ensemble_features.record import PixelTap, Record, Trials
 from ensemble_features.shadow.feature import replaced
 from ensemble_features.shadow.flow import Pairs, Shadow, ShadowCounters
 from ensemble_features.shadow.section import shadows
@@ -56,7 +56,8 @@ def copies(*said):
 
 
 def waiting(count, ms=0.0):
-    return [Item(queued_ns=time.time_ns() - round(ms * 1e6))] * count
+    queued_ns = time.time_ns() - round(ms * 1e6)
+    return [Item(queued_ns=queued_ns, position=position) for position in range(count)]
 
 
 def results(shadow):
@@ -147,16 +148,15 @@ async def test_where_the_label_is_known_it_tells_who_was_right():
 
 async def test_a_tap_keeps_the_pixels_of_those_that_are_wanted_and_gives_all_on():
     tap, other = PixelTap(["small"]), PixelTap(["large"])
-    failed, wanted, gone = (tap.want(item) for item in (Item(error=InvalidImage("x")), Item(), Item()))
-    assert len({Followed.number_of(each) for each in (failed, wanted, gone)}) == 3
-    # Another tap knows the image by the same number.
-    assert other.want(wanted) == wanted
+    failed, wanted, gone = Item(error=InvalidImage("x"), position=1), Item(position=2), Item(position=3)
+    for each in (failed, wanted, gone):
+        tap.want(each)
+    other.want(wanted)
     sent = Batch({"small": np.array([7, 8], np.uint8), "large": np.array([1, 2], np.uint8)}, (Item(), failed, wanted))
     assert await tap(sent) is sent
     assert await other(sent) is sent
-    number = Followed.number_of(wanted)
-    assert (tap.take(number).payload, other.take(number).payload) == ({"small": [8]}, {"large": [2]})
-    assert [tap.take(Followed.number_of(each)) for each in (failed, wanted, gone)] == [None] * 3
+    assert (tap.take(wanted).payload, other.take(wanted).payload) == ({"small": [8]}, {"large": [2]})
+    assert [tap.take(each) for each in (failed, wanted, gone)] == [None] * 3
 
 
 SHADOW = {"name": "s", "role": "shadow", "share": 0.1}

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 from google.protobuf.message import DecodeError, Message
 
+from deployments.contract.payload import Images
 from deployments.contract.settings import MIB
 from ensemble_interop.remote import client as errors
 from ensemble_interop.remote.config import LONGEST_MS, RemoteConfig
+from ensemble_interop.remote.tensors import Binding, ModelMetadata
 from ensemble_serving.transports import NoResponse, Request, Response, ResponseTooLarge, Transport, connect
 
 # Values in JSON besides the scores. To parse millions of others would hold the event loop up for seconds.
@@ -32,10 +35,11 @@ OF_GRPC: dict[int, type[errors.CallError]] = {
 }
 
 M = TypeVar("M", bound=Message)
+V = TypeVar("V")
 
 
-class Connection:
-    """Calls one endpoint.
+class Connection(ABC):
+    """Calls one endpoint. Its methods raise `CallError`.
 
     Attributes:
         bytes_per_score: the most bytes of a score in a response.
@@ -48,6 +52,16 @@ class Connection:
         self._config, self._ip = config, ip
         self._most_bytes, self._most_values = MIB + self.bytes_per_score * max_scores, MOST_VALUES + max_scores
         self._transport: Transport | None = None
+
+    @abstractmethod
+    async def describe(self, timeout_s: float) -> ModelMetadata:
+        """Read the model's tensors; raises CallError if it is not ready, IncompatibleModel if it can't be a member."""
+
+    @abstractmethod
+    async def infer(
+        self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float
+    ) -> errors.Output:
+        """Compute the output for images: an array as `convert_pixels` makes it, or encoded images."""
 
     async def _send(self, request: Request, timeout_s: float) -> Response:
         """Send a request; raises CallError if there is no response."""
@@ -79,7 +93,7 @@ class Connection:
             raise errors.ServerError(str(err)) from err
 
     async def close(self) -> None:
-        """See `Client.close`."""
+        """Close the connections; the next call opens others."""
         transport, self._transport = self._transport, None
         if transport is not None:
             await transport.close()
@@ -126,11 +140,17 @@ class GrpcConnection(Connection):
         raise OF_GRPC.get(answer.status, errors.ServerError)(f"gRPC status {answer.status}: {details}")
 
 
-def parse(body: bytes, decode: Callable[[bytes], Any], most: int = MOST_VALUES) -> Any:
-    """Decode a body by a decoder of msgspec; raises InvalidResponse for another body, or one of more values."""
+def connect_to(config: RemoteConfig, ip: str, max_scores: int) -> Connection:
+    """Make what calls the endpoint at an IP address; its responses have at most `max_scores` scores."""
+    kind: type[Connection] = config.over_grpc if config.is_grpc else config.over_http
+    return kind(config, ip, max_scores)
+
+
+def parse(body: bytes, kind: type[V], most: int = MOST_VALUES) -> V:
+    """Decode a body of JSON; raises InvalidResponse for a body of another kind, or of more values."""
     if body.count(b",") > most:
         raise errors.InvalidResponse(f"the response has more than {most} values")
     try:
-        return decode(body)
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as err:
         raise errors.InvalidResponse(f"the response is not the expected JSON: {err}") from err

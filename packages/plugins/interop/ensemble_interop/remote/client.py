@@ -1,15 +1,12 @@
-"""What a client of a model server does, and the ways in which its calls fail."""
+"""The ways in which a call to a model server fails, and what it returns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 from numpy.typing import NDArray
 
 from deployments.contract.errors import DeadlineExceeded, EnsembleError, InferenceFailed, RemoteUnavailable
-from deployments.contract.payload import Images
-from ensemble_interop.remote.tensors import Binding, ModelMetadata
 
 
 class CallError(Exception):
@@ -68,19 +65,3 @@ class Output(NamedTuple):
 
     values: NDArray[Any]
     version: str
-
-
-class Client(Protocol):
-    """A client of one endpoint of a model server. Its methods raise `CallError`."""
-
-    async def describe(self, timeout_s: float) -> ModelMetadata:
-        """Read the model's tensors; raises CallError if it is not ready, IncompatibleModel if it can't be a member."""
-        ...
-
-    async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
-        """Compute the output for images: an array as `convert_pixels` makes it, or encoded images."""
-        ...
-
-    async def close(self) -> None:
-        """Close the connections; the next call opens others."""
-        ...

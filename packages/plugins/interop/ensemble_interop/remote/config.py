@@ -10,8 +10,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from deployments.contract.hosts import is_loopback
 from deployments.contract.member import MemberConfig
 from deployments.contract.preprocessing import Interpolation, Resize
-from ensemble_interop.remote.client import Client, ServerError
-from ensemble_interop.remote.tensors import Binding, TensorName, TensorSettings, bind
+from ensemble_interop.remote.client import ServerError
+from ensemble_interop.remote.tensors import TensorName, TensorSettings
 from ensemble_serving.url import address, parsed
 
 Edge = Annotated[int, Field(ge=1, le=8192)]
@@ -128,12 +128,3 @@ class RemoteConfig(TensorSettings, MemberConfig):
             # The error's text may quote the token.
             raise ServerError(f"can't read the token in {self.token_file} ({type(err).__name__})") from None
         return {"authorization": f"Bearer {token}"}
-
-    def connect(self, ip: str, max_scores: int) -> Client:
-        """Make a client of the endpoint at an IP address, which accepts responses of at most `max_scores` scores."""
-        client: Client = (self.over_grpc if self.is_grpc else self.over_http)(self, ip, max_scores)
-        return client
-
-    def bind(self, metadata: Any) -> Binding:
-        """Find the tensors by which the model is called; raises IncompatibleModel if there are none."""
-        return bind(metadata, self, as_sent=self.as_sent, size=self.size)

@@ -9,9 +9,10 @@ import socket
 import time
 from collections.abc import Callable
 
-from ensemble_interop.remote.client import CallError, Client, InvalidResponse, RequestRejected, TimedOut, Unavailable
+from ensemble_interop.remote.calls import Connection, connect_to
+from ensemble_interop.remote.client import CallError, InvalidResponse, RequestRejected, TimedOut, Unavailable
 from ensemble_interop.remote.config import RemoteConfig
-from ensemble_interop.remote.tensors import Binding, IncompatibleModel, ModelMetadata
+from ensemble_interop.remote.tensors import Binding, IncompatibleModel, ModelMetadata, bind
 
 logger = logging.getLogger("ray.serve")
 
@@ -39,7 +40,7 @@ class Endpoint:
         probed: done once the first probe has ended, whatever its outcome.
     """
 
-    def __init__(self, address: str, client: Client, config: RemoteConfig, check: Check) -> None:
+    def __init__(self, address: str, client: Connection, config: RemoteConfig, check: Check) -> None:
         """Set the address for the log, the client, and the check that raises IncompatibleModel for a model."""
         self.client = client
         self.binding: Binding | None = None
@@ -60,7 +61,7 @@ class Endpoint:
         while True:
             try:
                 async with asyncio.timeout(PROBE_TIMEOUT_S):
-                    binding = self._config.bind(await self.client.describe(PROBE_TIMEOUT_S))
+                    binding = bind(await self.client.describe(PROBE_TIMEOUT_S), self._config)
                 self._check(binding)
                 break
             except TimeoutError:
@@ -166,7 +167,7 @@ class Endpoints:
             closing.add_done_callback(self._closing.discard)
         for ip in found:
             if ip not in self._known:
-                client = self._config.connect(ip, self._max_scores)
+                client = connect_to(self._config, ip, self._max_scores)
                 self._known[ip] = Endpoint(f"{self._config.url} ({ip})", client, self._config, self._check)
                 self._known[ip].probe()
 
@@ -175,7 +176,7 @@ async def described(config: RemoteConfig, max_scores: int, timeout_s: float) -> 
     """Ask a server's addresses for its model's tensors until one answers; raises CallError or OSError if none does."""
     error: CallError = Unavailable("the name does not resolve")
     for ip in await resolve(*config.address):
-        client = config.connect(ip, max_scores)
+        client = connect_to(config, ip, max_scores)
         try:
             return await client.describe(timeout_s)
         except CallError as err:

@@ -29,7 +29,7 @@ from deployments.repository.labels import class_names, read_labels
 from ensemble_interop.remote.client import CallError, InvalidResponse, TimedOut
 from ensemble_interop.remote.config import RemoteConfig
 from ensemble_interop.remote.endpoints import Endpoint, Endpoints, described
-from ensemble_interop.remote.tensors import Binding, IncompatibleModel, convert_pixels, pad, probabilities, split
+from ensemble_interop.remote.tensors import Binding, IncompatibleModel, bind, convert_pixels, pad, probabilities, split
 from ensemble_serving.answer import Version
 
 logger = logging.getLogger("ray.serve")
@@ -74,18 +74,9 @@ class RemoteMember:
 
     def _check(self, binding: Binding) -> None:
         """Raise IncompatibleModel if a model does not take what this member gets, or give what it must answer."""
-        images, classes = self._interface.images, len(self._interface.labels)
-        if binding.as_sent != isinstance(images, AsSent):
-            takes = "images as they were sent" if binding.as_sent else "pixels"
-            raise IncompatibleModel(
-                f"its model takes {takes}; set `as_sent: {str(binding.as_sent).lower()}`, or start after the server"
-            )
-        if isinstance(images, Preprocessing) and binding.size not in {None, images.size}:
-            raise IncompatibleModel(
-                f"its model takes {binding.size}, but gets {images.size}; set its `size`, or start after the server"
-            )
-        if binding.classes not in {None, classes}:
-            raise IncompatibleModel(f"its model has {binding.classes} classes, the ensemble {classes}")
+        images = self._interface.images
+        size = images.size if isinstance(images, Preprocessing) else None
+        binding.check(isinstance(images, AsSent), size, len(self._interface.labels))
 
     async def __call__(self, batch: Batch[Images]) -> Batch[Probabilities]:
         """Predict: pixels, uint8 [N,H,W,3] BGR, or images as they were sent, to probabilities, float32 [N,C].
@@ -229,12 +220,8 @@ class RemoteKind(RemoteConfig):
         labels = self.class_names()
         # In a thread, because this one may have an event loop already.
         with ThreadPoolExecutor(1) as pool:
-            binding = pool.submit(asyncio.run, self._describe()).result()
+            binding = pool.submit(asyncio.run, self._describe(None if labels is None else len(labels))).result()
         classes = binding.classes if binding is not None else None
-        if labels is not None and classes not in {None, len(labels)}:
-            raise ConfigurationError(
-                f"members: {self.name!r}: {len(labels)} labels, but the model has {classes} classes"
-            )
         return Signature(
             classes=classes if labels is None else len(labels),
             version=binding.version if binding is not None else None,
@@ -244,11 +231,13 @@ class RemoteKind(RemoteConfig):
             as_sent=binding.as_sent if binding is not None else bool(self.as_sent),
         )
 
-    async def _describe(self) -> Binding | None:
+    async def _describe(self, classes: int | None) -> Binding | None:
         """Find the tensors of the server's model; None if no server answers."""
         try:
             async with asyncio.timeout(DESCRIBE_AT_START_S):
-                return self.bind(await described(self, MAX_CLASSES, DESCRIBE_AT_START_S))
+                binding = bind(await described(self, MAX_CLASSES, DESCRIBE_AT_START_S), self)
+            binding.check(self.as_sent, self.size, classes)
+            return binding
         except IncompatibleModel as err:
             raise ConfigurationError(f"members: {self.name!r}: {self.url}: {err}") from err
         except TimeoutError:

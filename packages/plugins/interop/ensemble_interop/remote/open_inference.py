@@ -35,7 +35,7 @@ class OpenInferenceGrpc(GrpcConnection):
     service = "inference.GRPCInferenceService"
 
     async def describe(self, timeout_s: float) -> ModelMetadata:
-        """See `Client.describe`."""
+        """See `Connection.describe`."""
         model = {"name": self._config.model_name, "version": self._config.version or ""}
         ready = await self._call("ModelReady", pb.ModelReadyRequest(**model), pb.ModelReadyResponse, timeout_s)
         if not ready.ready:
@@ -49,7 +49,7 @@ class OpenInferenceGrpc(GrpcConnection):
         return ModelMetadata(inputs, outputs, self._config.version or highest(described.versions))
 
     async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
-        """See `Client.infer`."""
+        """See `Connection.infer`."""
         request = infer_message(self._config.model_name, [binding.content(images)], [binding.output])
         request.model_version = self._config.version or ""
         response = await self._call("ModelInfer", request, pb.ModelInferResponse, timeout_s, headers)
@@ -133,10 +133,6 @@ class _Response(msgspec.Struct):
     model_version: str | None = None
 
 
-READY, MODEL, SERVER, RESPONSE = (msgspec.json.Decoder(kind).decode for kind in (_Ready, _Model, _Server, _Response))
-NUMBERS = msgspec.json.Decoder(list[Any]).decode
-
-
 class OpenInferenceHttp(HttpConnection):
     """Calls one endpoint of a server."""
 
@@ -147,17 +143,17 @@ class OpenInferenceHttp(HttpConnection):
         self._is_binary = False
 
     async def describe(self, timeout_s: float) -> ModelMetadata:
-        """See `Client.describe`."""
+        """See `Connection.describe`."""
         body = (await self._call(f"{self._path}/ready", timeout_s)).body
         # Triton's response has no body.
-        if body.strip() and not parse(body, READY).ready:
+        if body.strip() and not parse(body, _Ready).ready:
             raise Unavailable(f"its model {self._config.model_name!r} is not ready")
-        self._is_binary = BINARY in parse((await self._call("/v2", timeout_s)).body, SERVER).extensions
-        model = parse((await self._call(self._path, timeout_s)).body, MODEL)
+        self._is_binary = BINARY in parse((await self._call("/v2", timeout_s)).body, _Server).extensions
+        model = parse((await self._call(self._path, timeout_s)).body, _Model)
         return ModelMetadata(model.inputs, model.outputs, self._config.version or highest(model.versions or []))
 
     async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
-        """See `Client.infer`."""
+        """See `Connection.infer`."""
         made, sent = infer_body([binding.content(images)], [binding.output], is_binary=self._is_binary)
         response = await self._call(f"{self._path}/infer", timeout_s, made, {**headers, **sent})
         return _output(response.header(HEADER), response.body, binding.output, self._most_values)
@@ -201,13 +197,13 @@ def _listed(tensor: Content) -> dict[str, Any]:
 def _output(header: str | None, body: bytes, wanted: str, most: int) -> Output:
     """Read an output of a response: in the JSON of at most so many values, or behind it, whose size the header has."""
     offset = len(body) if header is None or not header.isdecimal() else int(header)
-    response = parse(body[:offset], RESPONSE, most)
+    response = parse(body[:offset], _Response, most)
     for output in response.outputs:
         size = (output.parameters or {}).get("binary_data_size", 0)
         end = offset + (size if isinstance(size, int) and size > 0 else 0)
         if output.name == wanted:
             raw = body[offset:end]
-            numbers = [] if raw else parse(bytes(output.data), NUMBERS, most)
+            numbers = [] if raw else parse(bytes(output.data), list[Any], most)
             return Output(output_array(output.datatype, output.shape, raw, numbers), response.model_version or "")
         offset = end
     raise no_output((output.name for output in response.outputs), wanted)

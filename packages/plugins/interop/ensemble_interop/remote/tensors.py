@@ -114,11 +114,23 @@ class Binding:
         shape = images.shape if isinstance(images, np.ndarray) else [len(images), *ones]
         return Content(self.input.name, self.input.datatype, shape, images)
 
+    def check(self, as_sent: bool | None, size: Size | None, classes: int | None) -> None:
+        """Raise IncompatibleModel unless the model takes such images and has so many classes; None stands for any."""
+        if as_sent not in {None, self.as_sent}:
+            takes = "images as they were sent" if self.as_sent else "pixels"
+            raise IncompatibleModel(
+                f"its model takes {takes}; set `as_sent: {str(self.as_sent).lower()}`, or start after the server"
+            )
+        if size is not None and self.size not in {None, size}:
+            raise IncompatibleModel(
+                f"its model takes {self.size}, but gets {size}; set its `size`, or start after the server"
+            )
+        if classes is not None and self.classes not in {None, classes}:
+            raise IncompatibleModel(f"its model has {self.classes} classes, but {classes} labels are expected")
 
-def bind(
-    metadata: ModelMetadata, settings: TensorSettings, *, as_sent: bool | None = None, size: Size | None = None
-) -> Binding:
-    """Find the tensors by which a member's model is called; it shall take these images and that size, None for any.
+
+def bind(metadata: ModelMetadata, settings: TensorSettings) -> Binding:
+    """Find the tensors by which a member's model is called.
 
     Raises:
         IncompatibleModel: there are no such tensors, or more than one choice.
@@ -127,15 +139,9 @@ def bind(
     target = _find("output", metadata.outputs, settings.output, set(FLOATS))
     classes = next(iter(without_trailing_ones(target.shape)[1:]), -1)
     batch_size = source.shape[0] if source.shape and source.shape[0] > 0 else None
-    layout, own_size = ("", None) if source.datatype == BYTES else _pixel_form(source, settings)
-    if as_sent not in {None, source.datatype == BYTES}:
-        raise IncompatibleModel(
-            f"the input {source.name!r} takes {source.datatype}, but `as_sent` is {str(as_sent).lower()}"
-        )
-    if own_size is not None and size not in {None, own_size}:
-        raise IncompatibleModel(f"`size` is {size}, but the model takes {own_size}")
+    layout, size = ("", None) if source.datatype == BYTES else _pixel_form(source, settings)
     number = classes if classes > 0 else None
-    return Binding(source, target.name, layout, own_size, number, batch_size, metadata.version)
+    return Binding(source, target.name, layout, size, number, batch_size, metadata.version)
 
 
 def _pixel_form(source: Tensor, settings: TensorSettings) -> tuple[str, Size | None]:

@@ -59,7 +59,7 @@ class TensorFlowGrpc(GrpcConnection):
         return spec
 
     async def describe(self, timeout_s: float) -> ModelMetadata:
-        """See `Client.describe`."""
+        """See `Connection.describe`."""
         request = pb.GetModelMetadataRequest(model_spec=self._spec(), metadata_field=[SIGNATURES])
         described = await self._call("GetModelMetadata", request, pb.GetModelMetadataResponse, timeout_s)
         try:
@@ -69,7 +69,7 @@ class TensorFlowGrpc(GrpcConnection):
         return signature_metadata(signatures, self._config.signature_name, _version(described.model_spec))
 
     async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
-        """See `Client.infer`."""
+        """See `Connection.infer`."""
         request = predict_message(self._spec(), [binding.content(images)])
         request.model_spec.signature_name = self._config.signature_name
         request.output_filter.append(binding.output)
@@ -145,9 +145,6 @@ class _Response(msgspec.Struct):
     predictions: list[Any]
 
 
-MODEL, RESPONSE = (msgspec.json.Decoder(kind).decode for kind in (_Model, _Response))
-
-
 class TensorFlowHttp(HttpConnection):
     """Calls one endpoint of a server."""
 
@@ -164,14 +161,14 @@ class TensorFlowHttp(HttpConnection):
         self._configured = ModelMetadata([inputs], [outputs], version or "")
 
     async def describe(self, timeout_s: float) -> ModelMetadata:
-        """See `Client.describe`."""
+        """See `Connection.describe`."""
         # The model's status: every server reports that, and not every one metadata.
         await self._call(self._path, timeout_s)
         try:
             body = (await self._call(f"{self._path}/metadata", timeout_s)).body
         except (ServerError, RequestRejected):
             return self._configured
-        model = parse(body, MODEL)
+        model = parse(body, _Model)
         try:
             signatures = json_format.ParseDict(
                 model.metadata.signature_def, pb.SignatureDefMap(), ignore_unknown_fields=True
@@ -181,10 +178,10 @@ class TensorFlowHttp(HttpConnection):
         return signature_metadata(signatures, self._config.signature_name, str(model.model_spec.get("version", "")))
 
     async def infer(self, binding: Binding, images: Images, headers: Mapping[str, str], timeout_s: float) -> Output:
-        """See `Client.infer`; the version is empty, because responses do not have it."""
+        """See `Connection.infer`; the version is empty, because responses do not have it."""
         body, sent = predict_body([binding.content(images)], self._config.signature_name)
         response = await self._call(f"{self._path}:predict", timeout_s, body, {**headers, **sent})
-        predictions = parse(response.body, RESPONSE, self._most_values).predictions
+        predictions = parse(response.body, _Response, self._most_values).predictions
         # A model of several outputs names them.
         if predictions and isinstance(predictions[0], dict):
             try:

@@ -345,9 +345,11 @@ def test_an_encrypted_key_is_an_error_and_the_terminal_is_not_asked_for_its_pass
     (tmp_path / "key.pem").write_bytes(serialization.load_pem_private_key(key, None).private_bytes(*form))
     (tmp_path / "cert.pem").write_bytes(pem)
     code = f"""
+from ensemble_interop.remote.calls import connect_to
 from ensemble_interop.remote.open_inference import OpenInference
 files = {{"cert_file": "{tmp_path}/cert.pem", "key_file": "{tmp_path}/key.pem"}}
-OpenInference(kind="open_inference", name="m", url="https://h:1", **files).connect("127.0.0.1", 1)._connect()
+config = OpenInference(kind="open_inference", name="m", url="https://h:1", **files)
+connect_to(config, "127.0.0.1", 1)._connect()
 """
     terminal, theirs = pty.openpty()
     command = [sys.executable, "-c", code]
