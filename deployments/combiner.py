@@ -131,10 +131,9 @@ def without(
     rows = np.flatnonzero(is_open).tolist()
     if len(members) < 2 or not rows:
         return found
-    classes = combined[rows].argmax(axis=1)
+    classes, some = combined[rows].argmax(axis=1), np.stack(members)[:, rows]
     for member, changed in enumerate(found):
-        others = [other for other in range(len(members)) if other != member]
-        rest = combine([members[other][rows] for other in others], [weights[other] for other in others], method)
+        rest = combine(list(np.delete(some, member, axis=0)), list(np.delete(weights, member)), method)
         theirs = rest.argmax(axis=1)
         changed.update((rows[place], int(theirs[place])) for place in np.flatnonzero(theirs != classes).tolist())
     return found
