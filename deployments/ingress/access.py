@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from pydantic import Field, field_validator
 
+from deployments.contract.counting import TaggedCounter
 from deployments.contract.errors import ConfigurationError, RateLimited, Unauthenticated
 from deployments.contract.sections import Extensible
 from deployments.ingress import keys
@@ -52,9 +53,6 @@ class Access:
         Raises:
             ConfigurationError: they can't be read.
         """
-        # Imported where it counts: the configuration is read without Ray.
-        from deployments.observe.metrics import TaggedCounter
-
         self._keys, self._clock = keys.KeyFile(path, clock), clock
         # By the name of a key, when its next request is due.
         self._due: dict[str, float] = {}

@@ -102,7 +102,6 @@ class AdmissionController:
         images: int = 1,
         size: int = 0,
         by: Caller = ANYONE,
-        pixels: int = 0,
         left_s: float = math.inf,
         is_lower: bool = False,
     ) -> None:
@@ -112,7 +111,6 @@ class AdmissionController:
             images: how many.
             size: their bytes together.
             by: whose they are.
-            pixels: see `ImageProbe.isolated_pixels`, of all together.
             left_s: the time in which they are to be answered, seconds.
             is_lower: whether they are of the lower class, for which fewer places are.
 
@@ -129,12 +127,6 @@ class AdmissionController:
         self.check_size(size, by)
         if 2 * total > limits.max_in_flight and by.client:
             self._check_share(images, by, limits.max_in_flight)
-        # The pixels of one request are admitted alone, however many they are: each image is within its own limit.
-        if pixels and self.pixels and self.pixels + pixels > limits.max_in_flight_pixels:
-            raise self.refusal(
-                f"images of {self.pixels} pixels wait to be decoded; at most {limits.max_in_flight_pixels} are "
-                f"admitted, not counting JPEGs of up to {PLAIN_PIXELS}"
-            )
         # The usual class does not wait for the lower one.
         ahead = self.images if is_lower else self.images - self.lower
         if ahead and (pace := self._throughput.proven_pace) and 0 < left_s < ahead / pace:
@@ -179,17 +171,36 @@ class AdmissionController:
         images: int,
         size: int,
         by: Caller = ANYONE,
-        pixels: int = 0,
         left_s: float = math.inf,
         is_lower: bool = False,
     ) -> Iterator[None]:
         """Admit images, or raise as `check` does, and count them for as long as the block takes."""
-        self.check(images, size, by, pixels, left_s, is_lower)
-        self._count(images, size, by, pixels, is_lower)
+        self.check(images, size, by, left_s, is_lower)
+        self._count(images, size, by, is_lower)
         try:
             yield
         finally:
-            self._count(-images, -size, by, -pixels, is_lower)
+            self._count(-images, -size, by, is_lower)
+
+    @contextmanager
+    def isolated(self, pixels: int) -> Iterator[None]:
+        """Count `ImageProbe.isolated_pixels` of a request's images for as long as the block takes.
+
+        Raises:
+            Overloaded: with others they exceed the limit. The pixels of one request are admitted by themselves, however
+                many they are: each image is within its own limit.
+        """
+        most = self.settings.max_in_flight_pixels
+        if pixels and self.pixels and self.pixels + pixels > most:
+            raise self.refusal(
+                f"images of {self.pixels} pixels wait to be decoded; at most {most} are admitted, not counting JPEGs "
+                f"of up to {PLAIN_PIXELS}"
+            )
+        self.pixels += pixels
+        try:
+            yield
+        finally:
+            self.pixels -= pixels
 
     def answered(self, images: int) -> None:
         """Count images in flight that are answered now, for the rate that the wait of others is predicted by."""
@@ -200,13 +211,12 @@ class AdmissionController:
         if is_busy or self._throughput.since is not None:
             self._throughput.left(images, is_busy)
 
-    def _count(self, images: int, size: int, by: Caller, pixels: int, is_lower: bool) -> None:
+    def _count(self, images: int, size: int, by: Caller, is_lower: bool) -> None:
         if by.client:
             self._shares.add(by.client, images)
         self.images += images
         self.lower += images if is_lower else 0
         self.size += size
-        self.pixels += pixels
 
 
 class Shares:

@@ -16,13 +16,13 @@ from deployments.contract.errors import EnsembleError
 from deployments.contract.options import Options
 from deployments.ingress import headers, options
 from deployments.ingress.error_style import AS_OBJECT
-from deployments.ingress.http import forms
+from deployments.ingress.http import bodies, forms
 from deployments.ingress.protocol import Protocol, Service
 from deployments.ingress.queue import AnswerOrError
 from deployments.ingress.routes import JSON, OF_CLASSIFYING, REFERENCE, Route, Routes, aged, encoded
 from deployments.observe.observer import Call
 
-PATH = "/classify"
+PATH, FORM_TYPE = "/classify", "multipart/form-data"
 IMAGE = {"type": "string", "format": "binary"}
 FORM = {
     "type": "object",
@@ -46,7 +46,7 @@ class Classify(Protocol):
     def routes(self, service: Service) -> Routes:
         """Return the one path."""
         summary = "Classify one image, or each image of a form"
-        body, models = {"image/*": IMAGE, "multipart/form-data": FORM}, (Classification, Results)
+        body, models = {"image/*": IMAGE, FORM_TYPE: FORM}, (Classification, Results)
         handler = partial(self._classify, service)
         return {PATH: Route("POST", handler, summary, models, OF_CLASSIFYING, query=Options, body=body, observed=True)}
 
@@ -57,7 +57,15 @@ class Classify(Protocol):
         asked = headers.with_options(in_query, request.headers)
         # Before a byte of the body is read.
         async with ingress.admission.arriving(asked, call.caller) as arrival:
-            images = await forms.images(request, ingress.admission, arrival, service.max_image_bytes)
+            limit = bodies.of_image(ingress.admission.settings, service.max_image_bytes)
+            declared = bodies.media_type(request.headers)
+            if declared == FORM_TYPE:
+                images = await forms.images(request, ingress.admission, arrival, limit)
+            elif not bodies.IMAGE_TYPES.fullmatch(declared):
+                raise bodies.no_image(declared)
+            else:
+                # A body that came in one piece is not copied.
+                images = [b"".join([chunk async for chunk in bodies.bounded(request, limit, arrival)])]
         # The parts of a form that are images; the others are errors already.
         outcomes: dict[int, bytes | AnswerOrError] = dict(enumerate(images))
         sent = {place: image for place, image in outcomes.items() if isinstance(image, bytes)}

@@ -7,7 +7,6 @@ import logging
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import Self
 
 from msgspec.structs import replace
@@ -64,7 +63,7 @@ class Execution:
         self.statistics = Statistics()
         self.missing: Mapping[str, str] = {}
 
-    async def __call__(self, queued: Sequence[Queued], deliver: Deliver[AnswerOrError]) -> None:
+    async def __call__(self, queued: Sequence[Queued], deliver: Deliver) -> None:
         """Execute the graph on a batch, and deliver each image's outcome as soon as it is there."""
         start_ns = clock.now_ns()
         image_traces = [each.image_trace for each in queued]
@@ -155,14 +154,14 @@ class Ingress:
     ) -> Self:
         """Make an ingress of encoded images."""
         admission, execution = AdmissionController(settings), Execution(graph, observer.batch)
-        queue = Queue(execution, partial(attrgetter("settings"), admission), probe)
+        queue = Queue(execution, partial(getattr, admission, "settings"), probe)
         return cls(admission, execution, queue, class_count, observer)
 
     def of_pixels(self, member: Graph) -> Ingress:
         """Make an ingress of one member's pixels, which share the admission of this ingress."""
         execution = Execution(member, partial(self.observer.batch, of_ensemble=False))
         # Pixels have no header, whatever they begin with, and nothing of them is decoded.
-        queue = Queue(execution, partial(attrgetter("settings"), self.admission), lambda _: ImageProbe(is_plain=True))
+        queue = Queue(execution, partial(getattr, self.admission, "settings"), lambda _: ImageProbe(is_plain=True))
         return Ingress(self.admission, execution, queue, self._class_count, self.observer)
 
     @property
@@ -209,20 +208,19 @@ class Ingress:
         if trace is None or not trace.parent:
             trace = Trace(continue_trace(None))
         size, is_lower, left_s = sum(map(len, images)), options.priority >= LOWER, deadline - now
-        # Before each image's markers are read, which takes a millisecond of each that has many.
-        self.admission.check(len(images), size, by, left_s=left_s, is_lower=is_lower)
-        item = Item(trace.parent, deadline, options, clock.now_ns(), caller=by)
-        queued = [
-            self.queue.prepare(image, item, place, trace)
-            for image, place in zip(images, places or range(len(images)), strict=True)
-        ]
-        most = self.admission.settings.max_in_flight_pixels
-        # An image that declares more than the limit by itself is refused by its size, and takes no time.
-        pixels = sum(each.isolated_pixels for each in queued if each.isolated_pixels <= most)
-        with self.admission.admitted(len(images), size, by, pixels, left_s, is_lower), self.autoscaling_stats.call():
-            outcomes = await self._outcomes(queued, left_s)
-            # If those counted whose time is over, the rate would be that of arrivals, and every wait within its time.
-            self.admission.answered(sum(not isinstance(outcome, DeadlineExceeded) for outcome in outcomes))
+        with self.admission.admitted(len(images), size, by, left_s, is_lower):
+            item = Item(trace.parent, deadline, options, clock.now_ns(), caller=by)
+            queued = [
+                self.queue.prepare(image, item, place, trace)
+                for image, place in zip(images, places or range(len(images)), strict=True)
+            ]
+            most = self.admission.settings.max_in_flight_pixels
+            # An image that declares more than the limit by itself is refused by its size, and takes no time.
+            pixels = sum(each.isolated_pixels for each in queued if each.isolated_pixels <= most)
+            with self.admission.isolated(pixels), self.autoscaling_stats.call():
+                outcomes = await self._outcomes(queued, left_s)
+                # If those counted whose time is over, the rate would be that of arrivals, and every wait in its time.
+                self.admission.answered(sum(not isinstance(outcome, DeadlineExceeded) for outcome in outcomes))
         if trace.span is not None:
             _note(trace.span, outcomes)
         return outcomes
@@ -282,7 +280,7 @@ def _note(span: Span, outcomes: Sequence[AnswerOrError]) -> None:
 def _deliver(
     image_traces: Sequence[ImageTrace],
     start_ns: int,
-    deliver: Deliver[AnswerOrError],
+    deliver: Deliver,
     positions: Sequence[int],
     part: Answered,
 ) -> None:

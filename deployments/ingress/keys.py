@@ -22,7 +22,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from deployments.contract.errors import ConfigurationError
-from deployments.repository.repository import MAX_NAME_LENGTH, NAME
 
 logger = logging.getLogger("ray.serve")
 
@@ -30,6 +29,10 @@ MOST_KEYS, MOST_BYTES = 1000, 256 * 1024
 MOST_REQUESTS_S = 1_000_000.0
 LOOK_EVERY_S = 1.0
 UNTIL = "until="
+LINE = re.compile(
+    rf"(?P<name>[A-Za-z0-9][A-Za-z0-9_.-]{{0,63}})\s+(?P<digest>[0-9a-f]{{64}})"
+    rf"(\s+(?P<rate>(?!{UNTIL})\S+))?(\s+{UNTIL}(?P<until>\S+))?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +65,9 @@ def parse(text: str) -> tuple[Key, ...]:
     """
     keys: list[Key] = []
     for number, line in enumerate(text.splitlines(), 1):
-        words = line.partition("#")[0].split()
-        if not words:
+        if not (content := line.partition("#")[0].strip()):
             continue
-        key = _key(words, number)
+        key = _key(content, number)
         others = [each for each in keys if each.name == key.name]
         if len(others) > 1 or [key.until, *(each.until for each in others)].count(None) > 1:
             raise ConfigurationError(
@@ -78,38 +80,23 @@ def parse(text: str) -> tuple[Key, ...]:
     return tuple(keys)
 
 
-def _key(words: list[str], number: int) -> Key:
-    """Read the words of a line; raises ConfigurationError as `parse` does."""
-    until = _end(words.pop(), number) if words[-1].startswith(UNTIL) else None
-    if not 2 <= len(words) <= 3 or not re.fullmatch("[0-9a-f]{64}", words[1]):
-        raise ConfigurationError(
-            f"line {number}: a name, the SHA-256 of a key in 64 small hexadecimal digits, and perhaps requests a "
-            f"second and {UNTIL}TIME are needed; ensemble keys add writes such lines"
-        )
-    name = words[0]
-    if not re.fullmatch(NAME, name) or len(name) > MAX_NAME_LENGTH:
-        raise ConfigurationError(f"line {number}: {name[:80]!r} is no name; letters, digits, '.', '_' and '-' are")
-    return Key(name, bytes.fromhex(words[1]), _rate(words[2], number) if len(words) == 3 else None, until)
-
-
-def _end(word: str, line: int) -> datetime:
+def _key(line: str, number: int) -> Key:
+    """Read a line; raise ConfigurationError as `parse` does."""
+    fault = ConfigurationError(
+        f"line {number}: a line has a name of at most 64 letters, digits, '.', '_' and '-'; the SHA-256 of a key in 64 "
+        f"small hexadecimal digits; and perhaps requests a second, above 0, and {UNTIL}TIME with a zone, such as "
+        "2026-12-01T12:00:00Z; ensemble keys add writes such lines"
+    )
+    if (found := LINE.fullmatch(line)) is None:
+        raise fault
     try:
-        end = datetime.fromisoformat(word.removeprefix(UNTIL))
-    except ValueError:
-        end = datetime.min
-    if end.tzinfo is None:
-        raise ConfigurationError(f"line {line}: {word[:80]!r} has no time with a zone, such as 2026-12-01T12:00:00Z")
-    return end
-
-
-def _rate(word: str, line: int) -> float:
-    try:
-        rate = float(word)
-    except ValueError:
-        rate = 0.0
-    if not 0 < rate <= MOST_REQUESTS_S:
-        raise ConfigurationError(f"line {line}: {word[:80]!r} is no number of requests a second, above 0")
-    return rate
+        rate = None if found["rate"] is None else float(found["rate"])
+        until = None if found["until"] is None else datetime.fromisoformat(found["until"])
+    except ValueError as err:
+        raise fault from err
+    if (rate is not None and not 0 < rate <= MOST_REQUESTS_S) or (until is not None and until.tzinfo is None):
+        raise fault
+    return Key(found["name"], bytes.fromhex(found["digest"]), rate, until)
 
 
 def read(path: Path) -> tuple[Key, ...]:

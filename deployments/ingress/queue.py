@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -24,49 +23,61 @@ from deployments.ingress.batching import Batching, LowPriorityBatching
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import ImageTrace, Trace
 
-T = TypeVar("T")
-R = TypeVar("R")
 # What an event loop's timers are exact to, seconds: for less, nobody waits.
 TICK_S = 0.001
-# Takes results as they come, by the items' positions in their batch.
-Deliver = Callable[[Sequence[int], Sequence[R]], None]
 # A request may hold 64 images, and one that comes a moment later shall not wait for all of them. So the images beyond
 # its first batch take their turns as if they came one batch after the other.
 BATCHES_APART_NS = 200_000_000
 AnswerOrError = Answer | EnsembleError
+Outcome = asyncio.Future[AnswerOrError]
+# Takes outcomes as they come, by the images' positions in their batch.
+Deliver = Callable[[Sequence[int], Sequence[AnswerOrError]], None]
 
 
-class Batcher(Generic[T, R]):
-    """Gathers items and hands them on in batches."""
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """An image, or a member's pixels, that waits for its batch.
+
+    Attributes:
+        isolated_pixels: see `ImageProbe.isolated_pixels`.
+        size: what it adds to its batch, bytes; of an image that is decoded apart, its pixels if they are more.
+        turn_ns: when its turn is, nanoseconds since the epoch.
+    """
+
+    image: bytes
+    item: Item
+    image_trace: ImageTrace
+    isolated_pixels: int
+    size: int
+    turn_ns: int
+
+
+# Executes a batch.
+Execute = Callable[[Sequence[Queued], Deliver], Awaitable[None]]
+
+
+class Batcher:
+    """Gathers images and hands them on in batches, by their turns, in the order of arrival.
+
+    An image whose turn is still to come leaves if no other waits, but not in a batch with others.
+    """
 
     def __init__(
-        self,
-        run: Callable[[Sequence[T], Deliver[R]], Awaitable[None]],
-        size: Callable[[T], int],
-        settings: Callable[[], IngressSettings],
-        turn: Callable[[T], int] = lambda _: 0,
-        batching: Batching | None = None,
+        self, execute: Execute, settings: Callable[[], IngressSettings], batching: Batching | None = None
     ) -> None:
         """Create a batcher.
 
         Args:
-            run: receives each batch, and passes each item's result on once.
-            size: returns an item's bytes.
+            execute: receives each batch, and delivers each image's outcome once.
             settings: returns the limits in force.
             batching: decides when batches leave; default: a `Batching` of the limits.
-            turn: returns the time from which an item may leave, nanoseconds since the epoch. Items leave by their
-                turns, in the order of arrival. An item whose turn is still to come leaves if no other waits, but not
-                in a batch with others.
         """
-        self._turn = turn
-        self._run = run
-        self._size = size
-        self._settings = settings
+        self._execute, self._settings = execute, settings
         self.batching = batching or Batching(settings, time.monotonic)
-        self._pending: dict[asyncio.Future[R], T] = {}
+        self._pending: dict[Outcome, Queued] = {}
         self._running: set[asyncio.Task[None]] = set()
         # Futures with their results or exceptions, and the methods that set them.
-        self._outcomes: deque[tuple[asyncio.Future[R], Any, Callable[[asyncio.Future[R], Any], None]]] = deque()
+        self._outcomes: deque[tuple[Outcome, Any, Callable[[Outcome, Any], None]]] = deque()
         self._timer: asyncio.Handle | None = None
         # Called when no more batches leave for now.
         self.then: Callable[[], None] | None = None
@@ -76,10 +87,10 @@ class Batcher(Generic[T, R]):
         """The number of items that no batch has taken yet."""
         return len(self._pending)
 
-    def submit(self, item: T) -> asyncio.Future[R]:
+    def submit(self, item: Queued) -> Outcome:
         """Add an item; the future is its result. Cancelling it takes an item that waits out of its batch."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[R] = loop.create_future()
+        future: Outcome = loop.create_future()
         self._pending[future] = item
         future.add_done_callback(self._remove)
         self.batching.arrived(len(self._pending))
@@ -92,7 +103,7 @@ class Batcher(Generic[T, R]):
             self._timer = loop.call_soon(self.dispatch)
         return future
 
-    def _remove(self, future: asyncio.Future[R]) -> None:
+    def _remove(self, future: Outcome) -> None:
         self._pending.pop(future, None)
 
     def dispatch(self) -> None:
@@ -114,16 +125,16 @@ class Batcher(Generic[T, R]):
         if self.then is not None:
             self.then()
 
-    def _cut(self) -> dict[asyncio.Future[R], T]:
-        batch: dict[asyncio.Future[R], T] = {}
+    def _cut(self) -> dict[Outcome, Queued]:
+        batch: dict[Outcome, Queued] = {}
         total, settings, now = 0, self._settings(), clock.now_ns()
         most = 1 if self.batching.leaves_alone else settings.max_batch_size
-        turns = {future: self._turn(item) for future, item in self._pending.items()}
+        turns = {future: item.turn_ns for future, item in self._pending.items()}
         waiting = sorted(turns, key=turns.__getitem__)
         has_due = turns[waiting[0]] <= now
         for future in waiting:
             item = self._pending[future]
-            total += self._size(item)
+            total += item.size
             if has_due and turns[future] > now:
                 break
             if len(batch) == most or (batch and total > settings.max_batch_bytes):
@@ -134,11 +145,11 @@ class Batcher(Generic[T, R]):
             future.remove_done_callback(self._remove)
         return batch
 
-    async def _process(self, batch: dict[asyncio.Future[R], T], left: float) -> None:
+    async def _process(self, batch: dict[Outcome, Queued], left: float) -> None:
         """Run a batch that left at a time by `Batching`'s clock; the next one may leave when it has ended."""
         waiting = dict(enumerate(batch))
         try:
-            await self._run(list(batch.values()), partial(self._deliver, waiting))
+            await self._execute(list(batch.values()), partial(self._deliver, waiting))
         except Exception as err:
             self._deliver(waiting, list(waiting), [err] * len(waiting), asyncio.Future.set_exception)
         finally:
@@ -150,10 +161,10 @@ class Batcher(Generic[T, R]):
 
     def _deliver(
         self,
-        waiting: dict[int, asyncio.Future[R]],
+        waiting: dict[int, Outcome],
         positions: Sequence[int],
         results: Sequence[Any],
-        resolve: Callable[[asyncio.Future[R], Any], None] = asyncio.Future.set_result,
+        resolve: Callable[[Outcome, Any], None] = asyncio.Future.set_result,
     ) -> None:
         """Resolve one future now, and one per turn of the loop: the next batch leaves before all are answered."""
         is_idle = not self._outcomes
@@ -170,30 +181,12 @@ class Batcher(Generic[T, R]):
             asyncio.get_running_loop().call_soon(self._resolve_next)
 
 
-@dataclass(frozen=True, slots=True)
-class Queued:
-    """An image, or a member's pixels, that waits for its batch.
-
-    Attributes:
-        isolated_pixels: see `ImageProbe.isolated_pixels`.
-        size: what it adds to its batch, bytes; of an image that is decoded apart, its pixels if they are more.
-        turn_ns: when its turn is, nanoseconds since the epoch.
-    """
-
-    image: bytes
-    item: Item
-    image_trace: ImageTrace
-    isolated_pixels: int
-    size: int
-    turn_ns: int
-
-
 class Queue:
     """Gathers images into batches; slow kinds of images have a batcher of their own."""
 
     def __init__(
         self,
-        execute: Callable[[Sequence[Queued], Deliver[AnswerOrError]], Awaitable[None]],
+        execute: Execute,
         settings: Callable[[], IngressSettings],
         probe: Callable[[bytes], ImageProbe],
         knows: Callable[[bytes, Item], bool] | None = None,
@@ -206,17 +199,15 @@ class Queue:
             probe: reads what an image declares.
             knows: returns whether an image is answered from memory; None where nothing is remembered.
         """
-        self._execute, self._settings, self._probe, self.knows = execute, settings, probe, knows
+        self._settings, self._probe, self.knows = settings, probe, knows
         # Large images that are decoded apart go alone, by their size: the others of a batch would wait for the last.
-        self._plain, self._isolated, self._known = (self._batcher() for _ in range(3))
+        self._plain, self._isolated, self._known = (Batcher(execute, settings) for _ in range(3))
         normal = (self._plain, self._isolated)
         deciding = [each.batching for each in normal]
-        self._low = self._batcher(LowPriorityBatching(settings, time.monotonic, deciding, self._is_idle))
+        low = LowPriorityBatching(settings, time.monotonic, deciding, self._is_idle)
+        self._low = Batcher(execute, settings, low)
         self._plain.then = self._isolated.then = self._low.dispatch
         self._batchers = (*normal, self._known, self._low)
-
-    def _batcher(self, batching: Batching | None = None) -> Batcher[Queued, AnswerOrError]:
-        return Batcher(self._execute, attrgetter("size"), self._settings, attrgetter("turn_ns"), batching)
 
     def _is_idle(self) -> bool:
         """Tell whether no image of normal priority waits or is in flight."""
@@ -246,7 +237,7 @@ class Queue:
             item.queued_ns + batches_before * BATCHES_APART_NS,
         )
 
-    def submit(self, queued: Queued) -> asyncio.Future[AnswerOrError]:
+    def submit(self, queued: Queued) -> Outcome:
         """Add an image; the future is its outcome. Cancelling it takes an image that waits out of its batch."""
         if self.knows is not None and self.knows(queued.image, queued.item):
             return self._known.submit(queued)

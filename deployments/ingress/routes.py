@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from google.protobuf.message import Message
@@ -94,22 +94,6 @@ class Route:
         # What may change something is refused to pages of other origins.
         by_page = () if self.method == "GET" else (errors.Forbidden,)
         return tuple(dict.fromkeys((*self.errors, errors.MisdirectedRequest, *by_page)))
-
-
-class Context(Protocol):
-    """The context of a call: `deployments.ingress.listeners.grpc_call.GrpcCall`, or Serve's gRPC context."""
-
-    def invocation_metadata(self) -> Any:
-        """Return the client's metadata: pairs of a name and a value."""
-
-    def set_code(self, code: Any) -> None:
-        """Set the status."""
-
-    def set_details(self, details: str) -> None:
-        """Set the status' message."""
-
-    def set_trailing_metadata(self, trailing_metadata: Any) -> None:
-        """Set the trailers."""
 
 
 @dataclass(frozen=True)

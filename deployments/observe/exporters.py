@@ -90,7 +90,3 @@ class Reporting(SpanExporter):
     def shutdown(self) -> None:
         """Close the exporter."""
         self._exporter.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Flush the exporter's buffered spans."""
-        return self._exporter.force_flush(timeout_millis)

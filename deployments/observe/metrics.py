@@ -12,15 +12,15 @@ import threading
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
-from urllib.parse import quote
 
 import psutil
 from ray.serve.metrics import Counter, Gauge, Histogram
 
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
-from deployments.contract.names import MOST_VALUES, OTHER
+from deployments.contract.counting import COUNTERS, TaggedCounter, Tags
 from deployments.contract.nodes import Remote, Versioned
 
 logger = logging.getLogger("ray.serve")
@@ -28,74 +28,6 @@ logger = logging.getLogger("ray.serve")
 SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
 SIZES = [1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
 STATE_INTERVAL_S, COUNTERS_INTERVAL_S = 5.0, 1.0
-# What Ray takes as it is: printable ASCII, but for the sign that begins a byte of anything else.
-PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
-
-
-class Tags:
-    """The tags of a metric: any text becomes what Ray takes, and many values become few.
-
-    Ray takes ASCII alone, and has a series for whatever it was told, for as long as the process runs. So a byte that is
-    not printable ASCII, or is `%`, is written as in a URL.
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        # Ray's own annotation allows one name only.
-        self.keys: Any = tuple(names)
-        self._known: list[dict[str | bool, str]] = [{} for _ in names]
-
-    def written(self, values: Sequence[str | bool]) -> dict[str, str]:
-        """Write values by the tags' names, in order: a bool as `true` or `false`, one too many as `other`."""
-        known = zip(self.keys, self._known, self.bounded(values), strict=True)
-        return {name: texts.get(value, OTHER) for name, texts, value in known}
-
-    def bounded(self, values: Sequence[str | bool]) -> tuple[str | bool, ...]:
-        """Replace values beyond the limit by `other`."""
-        for known, value in zip(self._known, values, strict=True):
-            if value not in known and len(known) < MOST_VALUES:
-                text = str(value).lower() if isinstance(value, bool) else value
-                known[value] = quote(text, PLAIN, errors="replace")
-        return tuple(value if value in known else OTHER for known, value in zip(self._known, values, strict=True))
-
-
-class TaggedCounter:
-    """A counter that its process can read. Prometheus gets it once a second, because Ray takes 20 µs for each number.
-
-    Attributes:
-        counts: by the values of the tags; `other` stands for values beyond the first `MOST_VALUES` of a tag.
-    """
-
-    def __init__(self, name: str, description: str, *tags: str) -> None:
-        self._tags = Tags(tags)
-        self._counter = Counter(name, description=description, tag_keys=self._tags.keys)
-        self.counts: Tally[tuple[str | bool, ...]] = Tally()
-        self._reported: Tally[tuple[str | bool, ...]] = Tally()
-        if not COUNTERS:
-            report_periodically(report_counters, "counters", COUNTERS_INTERVAL_S)
-        COUNTERS.append(self)
-
-    def add(self, *values: str | bool, count: int = 1) -> None:
-        """Count `count` more with these values of the tags, in order; a bool is `true` or `false` for Prometheus."""
-        if values in self.counts:
-            self.counts[values] += count
-        elif count:
-            self.counts[self._tags.bounded(values)] += count
-
-    def report(self) -> None:
-        """Report what was counted since the last report."""
-        counts = self.counts.copy()
-        for values, count in (counts - self._reported).items():
-            self._counter.inc(count, tags=self._tags.written(values))
-        self._reported = counts
-
-
-COUNTERS: list[TaggedCounter] = []
-
-
-def report_counters() -> None:
-    """Report all counters of this process."""
-    for counter in list(COUNTERS):
-        counter.report()
 
 
 class TaggedGauge:
@@ -191,6 +123,21 @@ class Metrics:
                 self._member_predictions.add(name, given.index == answer.index)
 
 
+class CounterReport:
+    """Reports the counters of this process to Prometheus; Ray takes 20 µs for each number, so not with each count."""
+
+    def __init__(self) -> None:
+        self._known: dict[TaggedCounter, Counter] = {}
+
+    def __call__(self) -> None:
+        """Report the new counts."""
+        for each in list(COUNTERS):
+            if each not in self._known:
+                self._known[each] = Counter(each.name, description=each.description, tag_keys=each.tags.keys)
+            for tags, count in each.unreported():
+                self._known[each].inc(count, tags=tags)
+
+
 class StateReport:
     """Reports a process' CPU seconds and memory, its members' versions and addresses, and its open connections."""
 
@@ -235,6 +182,12 @@ class StateReport:
         refused = getattr(node, "refused", 0)
         self._refusals.add(node.name, count=refused - self._refused[node.name])
         self._refused[node.name] = refused
+
+
+@cache
+def report_counters() -> None:
+    """Report the counters of this process from now on."""
+    report_periodically(CounterReport(), "counters", COUNTERS_INTERVAL_S)
 
 
 def report_periodically(report: Callable[[], None], name: str, every_s: float | None = None) -> None:

@@ -62,19 +62,24 @@ class DirectEdge:
         for _ in range(TRIES):
             if (replica := self._choose()) is None:
                 break
+            ahead, began = replica.in_flight, time.monotonic()
             try:
-                answer = await self._call_here(replica, sent)
+                answer = await replica.call(sent)
             except ReplicaGone as err:
                 gone.add(replica.name)
                 is_suspect |= not replica.is_frozen and err.__cause__ is None
                 self._forget(replica)
                 continue
+            except EnsembleError:
+                self._count("direct")
+                raise
+            self._count("direct")
+            if not self._cluster.is_alone:
+                self._locality.took_here(time.monotonic() - began, ahead)
+            if self._stand_in is not None:
+                self._stand_in.end()
             return answer.after(batch)
-        # A process that is being killed may accept a connection after it has closed others.
-        others = [each for name, each in self._replicas.look().items() if name not in gone and not each.is_frozen]
-        if others or not self._cluster.is_alone:
-            return await self._call_elsewhere(batch)
-        return await self._answer_alone(batch, is_suspect)
+        return await self._answer_elsewhere(batch, gone, is_suspect)
 
     def _choose(self) -> Replica | None:
         """Choose the replica to call; None for the handle, if no replica is here, or another machine answers sooner."""
@@ -88,35 +93,24 @@ class DirectEdge:
         is_elsewhere = self._cluster.is_alone is False and not self._locality.stays(replica.in_flight)
         return None if is_elsewhere else replica
 
-    async def _call_here(self, replica: Replica, sent: Batch[Any]) -> Batch[Any]:
-        """Call a replica on this machine, and measure the call; raises as `Replica.call` does."""
-        ahead, began = replica.in_flight, time.monotonic()
-        try:
-            answer = await replica.call(sent)
-        except EnsembleError:
-            self._count("direct")
-            raise
-        self._count("direct")
-        if not self._cluster.is_alone:
-            self._locality.took_here(time.monotonic() - began, ahead)
-        if self._stand_in is not None and self._stand_in.is_made:
-            self._stand_in.end()
-        return answer
-
     def _forget(self, replica: Replica) -> None:
         """Close the connections to a replica that is gone, unless it is frozen, or another one has its name."""
         if not replica.is_frozen and self._replicas.look().get(replica.name) is replica:
             self._replicas.forget(replica.name)
 
-    async def _answer_alone(self, batch: Batch[Any], is_suspect: bool) -> Batch[Any]:
-        """Work in place of the node, of which no replica is anywhere, or wait for one; raises as `__call__` does."""
+    async def _answer_elsewhere(self, batch: Batch[Any], gone: set[str], is_suspect: bool) -> Batch[Any]:
+        """Call by handle; if no replica is anywhere, work in place of the node, or wait; raises as `__call__` does."""
+        # A process that is being killed may accept a connection after it has closed others.
+        others = [each for name, each in self._replicas.look().items() if name not in gone and not each.is_frozen]
+        if others or not self._cluster.is_alone:
+            return await self._call_by_handle(batch)
         if self._stand_in is not None:
             self._wake(batch)
             self._count("inline")
             return await self._stand_in(batch, is_suspect)
         if not any(item.waits_for_replica for item in batch.items):
             raise NoReplica("no replica of it answers; Serve starts another")
-        return await self._call_elsewhere(batch)
+        return await self._call_by_handle(batch)
 
     def _wake(self, batch: Batch[Any]) -> None:
         """Call by handle, because Serve starts the first replica of a node that scales to zero only then."""
@@ -125,7 +119,7 @@ class DirectEdge:
             # Nobody waits for the answer.
             self._waking.add_done_callback(lambda call: call.cancelled() or call.exception())
 
-    async def _call_elsewhere(self, batch: Batch[Any]) -> Batch[Any]:
+    async def _call_by_handle(self, batch: Batch[Any]) -> Batch[Any]:
         """Call by handle, and measure the call."""
         self._count("handle")
         began = time.monotonic()

@@ -13,9 +13,9 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from deployments.contract.batch import Batch
+from deployments.contract.counting import TaggedCounter
 from deployments.contract.errors import NoReplica, Overloaded
 from deployments.contract.nodes import Node
-from deployments.observe.metrics import TaggedCounter
 from deployments.ray_internals.serve_client import user_config
 from deployments.reconfigure import LiveSettings
 from deployments.rpc.cluster import ClusterSize

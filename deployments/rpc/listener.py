@@ -61,8 +61,14 @@ class Listener:
         self._path = folder / f"{replica}.{VERSION}"
         self._server: asyncio.Server | None = None
 
-    async def open(self) -> None:
-        """Listen. The socket gets the name by which callers find it when it is ready."""
+    async def keep_open(self) -> None:
+        """Listen, unless this does already or is closing; raises OSError if it can't.
+
+        The socket gets the name by which callers find it when it is ready. A program that removes old files may remove
+        the name; then it gets the name again.
+        """
+        if self.closing or (self._server is not None and self._path.exists()):
+            return
         before = self._server
         try:
             await self._listen()
@@ -77,16 +83,6 @@ class Listener:
         unready = self._path.with_suffix(".new")
         self._server = await asyncio.get_running_loop().create_unix_server(lambda: Caller(self), unready)
         unready.rename(self._path)
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether callers find the socket; a program that removes old files may have removed its name."""
-        return self._server is not None and self._path.exists()
-
-    async def keep_open(self) -> None:
-        """Listen, unless this does already or is closing; raises OSError if it can't."""
-        if not self.closing and not self.is_open:
-            await self.open()
 
     async def close(self) -> None:
         """Refuse new batches, and finish the batches that have arrived."""

@@ -27,11 +27,6 @@ class StandIn:
         self._made: dict[bool, asyncio.Future[Node[Any, Any]]] = {}
         self._called = 0.0
 
-    @property
-    def is_made(self) -> bool:
-        """Whether it has worked since a replica has answered."""
-        return bool(self._made)
-
     async def __call__(self, batch: Batch[Any], is_suspect: bool) -> Batch[Any]:
         """Work on a batch; with care if it may have ended a replica. Raises what the making of the node raised."""
         idle_s, self._called = time.monotonic() - self._called, time.monotonic()
@@ -49,6 +44,7 @@ class StandIn:
         return await node(batch)
 
     def end(self) -> None:
-        """Forget the nodes, because a replica has answered."""
-        logger.warning("a replica of %s answers again", self._name)
-        self._made = {}
+        """Forget the nodes, if any were made, because a replica has answered."""
+        if self._made:
+            logger.warning("a replica of %s answers again", self._name)
+            self._made = {}

@@ -29,7 +29,7 @@ from deployments.ingress.listeners.http import HttpListener
 from deployments.ingress.options import from_keywords
 from deployments.ingress.protocol import Service, resolve
 from deployments.observe import exporters, output
-from deployments.observe.metrics import StateReport, report_periodically
+from deployments.observe.metrics import StateReport, report_counters, report_periodically
 from deployments.observe.observer import Observer
 from deployments.observe.tracing import Tracing
 from deployments.ray_internals.serve_client import http_host
@@ -80,6 +80,7 @@ class IngressReplica:
         self._front = self._listen(spec, grpc, application)
         direct = {name: each for name, each in called.items() if isinstance(each, DirectEdge)}
         report_periodically(StateReport(self._nodes, direct), "metrics")
+        report_counters()
         report_periodically(output.keep_small, "standard output")
         self._warm_up = asyncio.get_event_loop().create_task(self._warm_up_until_ready())
 

@@ -15,7 +15,7 @@ from deployments.contract.batch import Batch
 from deployments.contract.nodes import HealthChecked, Node
 from deployments.cpus import REPLICAS, Pinning
 from deployments.observe import output
-from deployments.observe.metrics import StateReport, report_periodically
+from deployments.observe.metrics import StateReport, report_counters, report_periodically
 from deployments.observe.observer import AutoscalingStats
 from deployments.reconfigure import LiveSettings
 from deployments.rpc.listener import Listener, sockets
@@ -62,6 +62,7 @@ class NodeDeployment:
             if folder is not None:
                 self._listener = Listener(self.__call__, folder, context.replica_id.unique_id)
         report_periodically(StateReport({name: self.node}), "metrics")
+        report_counters()
         report_periodically(output.keep_small, "standard output")
 
     async def __call__(self, batch: Batch[Any]) -> Batch[Any]:

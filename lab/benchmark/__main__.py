@@ -10,7 +10,7 @@ from typing import Any
 import click
 from tqdm import tqdm
 
-from ensemble_capacity.plan.profile import fixed
+from ensemble_capacity.plan.__main__ import fixed
 from ensemble_models.options import POSITIVE, SHARE, Command, Number, file_options, option, write_files
 from lab.benchmark.limit import Limit
 from lab.benchmark.systems import System, can_serve, named, peers, running

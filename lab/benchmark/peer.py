@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.metadata
 import subprocess
 import sys
 import venv
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
 
-from ensemble_capacity.load.protocols import RequestBuilder
+from ensemble_capacity.load.protocols import Classify, RequestBuilder
 from ensemble_capacity.load.tensors import OpenInference
 from ensemble_interop.remote.tensors import Tensor
 from ensemble_serving.transports import Request
@@ -31,6 +33,27 @@ def grpc_form(shape: Sequence[int] = (1,)) -> OpenInference:
     """Make the gRPC request form of a server of the Open Inference Protocol, whose input `image` has this shape."""
     image = Tensor("image", "BYTES", (-1, *shape[1:]))
     return OpenInference("ensemble", is_grpc=True, shapes={}, inputs=(image,))
+
+
+@dataclass(frozen=True)
+class Posted(Classify):
+    """An image as the body of a request, or in one.
+
+    Attributes:
+        headers: instead of the image's content type.
+        body: a text that has the image in base64 for `BASE64`; None for the image as it is.
+    """
+
+    headers: tuple[tuple[str, str], ...] | None = None
+    body: str | None = None
+
+    def request(self, images: Sequence[bytes]) -> Request:
+        """See `RequestBuilder.request`."""
+        plain = super().request(images)
+        body = plain.body
+        if self.body is not None:
+            body = self.body.replace("BASE64", base64.b64encode(body).decode()).encode()
+        return Request(self.path, body, plain.headers if self.headers is None else self.headers)
 
 
 class TorchServe(RequestBuilder):

@@ -23,10 +23,10 @@ from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
 from ensemble_capacity.load.machine import Processes
 from ensemble_capacity.load.measure import Duration, Row, measure
 from ensemble_capacity.load.protocols import Classify, RequestBuilder
-from ensemble_capacity.load.search import Bracket, Trial, bracket
+from ensemble_capacity.load.search import Trial, highest
 from ensemble_capacity.serving import says_ready, started
 from ensemble_serving.transports import NoResponse, once
-from lab.benchmark.peer import DECLARED, PEERS, SHARED_CODE, TorchServe, grpc_form, python_of
+from lab.benchmark.peer import DECLARED, PEERS, SHARED_CODE, Posted, TorchServe, grpc_form, python_of
 from lab.benchmark.workloads import ROOT, Placement, Workload
 from lab.network import Machine
 from scripts.errors import ScriptError
@@ -100,7 +100,7 @@ def peers() -> dict[str, System]:
     found = {}
     for name, declared in DECLARED.items():
         headers = declared.get("headers")
-        classify = Classify(declared.get("path", "/classify"), headers and tuple(headers.items()), declared.get("body"))
+        classify = Posted(declared.get("path", "/classify"), headers and tuple(headers.items()), declared.get("body"))
         forms: dict[str, RequestBuilder] = {"http": classify}
         if grpc := declared.get("grpc"):
             forms["grpc"] = TorchServe() if grpc == "torchserve" else grpc_form(declared.get("shape", (1,)))
@@ -202,7 +202,7 @@ class Running:
             holds = not row.failed and row.percentiles_ms["p99"] <= TAIL * lone_ms
             return Trial(rate, row.requests_per_s, holds)
 
-        return bracket(at, 0.8 * most, known=Bracket(high=most)).low
+        return highest(at, 0.8 * most, most)
 
 
 def replicas_among(processes: Iterable[psutil.Process], deployment: str) -> list[psutil.Process]:

@@ -27,8 +27,8 @@ from ensemble_capacity.load.records import DEGRADED
 from ensemble_capacity.serving import WARM_UP_S, serving
 from ensemble_capacity.trace.file import FOLDER
 from ensemble_capacity.trace.spans import RecordedSpan, read_traces
-from ensemble_capacity.tune.placements import placed
-from ensemble_serving.transports import NoResponse, Transport, connect
+from ensemble_serving.transports import NoResponse, Server, Transport, connect
+from lab.benchmark.placements import placed
 from lab.benchmark.workloads import photographs, workload
 from lab.experiments.experiment import declared
 from lab.pictures import Bar, Groups
@@ -90,7 +90,7 @@ async def ask(transport: Transport, image: bytes) -> Asked:
 
 async def send(url: str, images: Sequence[bytes], rate: float, seconds: float) -> list[Asked]:
     """Ask at Poisson's times for a number of seconds after the warm-up, whose requests do not count."""
-    transport, begin, tasks = connect(url), time.perf_counter(), []
+    transport, begin, tasks = connect(Server(url)), time.perf_counter(), []
     due = takewhile(lambda offset: offset < WARM_UP_S + seconds, Arrivals(rate).offsets())
     try:
         for offset, image in zip(due, cycle(images), strict=False):

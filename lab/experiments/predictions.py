@@ -13,7 +13,8 @@ from random import Random
 from typing import Any
 
 from ensemble_capacity.load.load import Closed
-from ensemble_capacity.plan import profile as profiles
+from ensemble_capacity.plan.__main__ import fixed
+from ensemble_capacity.plan.__main__ import measure as profiled
 from ensemble_capacity.plan.model import FIGURES, WIDE, Profile, predict
 from ensemble_capacity.serving import loaded, serving
 from lab.benchmark.workloads import Placement, changed, workload
@@ -55,10 +56,11 @@ def compared(
     config = load.config(placement, 8000, 9000)
     changed({"ingress": ingress}, {"threads": threads})(config)
     images = [path.read_bytes() for path in load.images]
-    profile = profiles.measure(config, images)
-    with serving(profiles.fixed(config)) as url:
+    served = fixed(config)
+    profile = profiled(served, images)
+    with serving(served) as url:
         for clients in loads(profile, Random(seed)):
-            row, told = loaded(url, images, Closed(clients), seconds), predict(profile, clients)
+            row, told = loaded(url, images, Closed(clients), seconds), predict(profile, clients, profile.cores)
             seen = row.requests_per_s, row.percentiles_ms["p50"], row.percentiles_ms["p99"]
             yield {
                 "load": row.name,

@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from ensemble_capacity.serving import started
 from ensemble_models.options import COUNT, POSITIVE, Command, file_options, option
-from ensemble_serving.transports import NoResponse, Request, is_ready, once
+from ensemble_serving.transports import NoResponse, Request, once
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT
 from lab.benchmark.workloads import ROOT, workload
 from lab.faults.campaign import report
@@ -114,7 +114,14 @@ class Served(AbstractContextManager["Served"]):
 
     def becomes_ready(self) -> bool:
         """Wait until the server has printed that it is ready, and its service says so too; return whether it is."""
-        return self.until(lambda: "Ready." in self.told() and is_ready(URL), READY_S)
+        return self.until(lambda: "Ready." in self.told() and is_ready(), READY_S)
+
+
+def is_ready() -> bool:
+    """Tell whether the server reports by the Open Inference Protocol that it is ready."""
+    with suppress(NoResponse):
+        return once(URL, Request("/v2/health/ready", method="GET"), timeout_s=5.0).ok
+    return False
 
 
 def fate(number: int, seed: int, config: Path, image: bytes) -> Row:

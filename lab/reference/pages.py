@@ -50,9 +50,9 @@ def first_paragraph(text: str | None) -> str:
 
 WIDTH = 100
 FOLDERS = ("deployments", "graph", "packages/plugins")
-# By the class of a metric, or a parameter that is one, its type at Prometheus.
+# By the class of a metric, its type at Prometheus.
 KINDS = {
-    **dict.fromkeys(("TaggedCounter", "Counter", "counter"), "counter"),
+    **dict.fromkeys(("TaggedCounter", "Counter"), "counter"),
     "TaggedGauge": "gauge",
     "TaggedHistogram": "histogram",
 }

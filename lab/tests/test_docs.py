@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from lab import docs
@@ -15,6 +17,13 @@ def test_the_site_is_built_and_its_links_lead_somewhere(tmp_path):
     page = (site / "docs" / "configuration" / "index.html").read_text()
     assert 'src="http' not in page
     assert 'rel="stylesheet" href="http' not in page
+    # The runbook of each alert, by the address that the chart writes.
+    chart = (ROOT / "configs" / "kubernetes" / "ensemble" / "templates" / "monitoring.yaml").read_text()
+    [folder] = re.findall(r'printf "%s/([\w/]+)/#%s"', chart)
+    runbook = (site / folder / "index.html").read_text()
+    alerts = re.findall(r"- alert: (\w+)", (ROOT / "configs" / "alerts.yaml").read_text())
+    assert alerts
+    assert [alert for alert in alerts if f'id="{alert.lower()}"' not in runbook] == []
 
 
 @pytest.mark.parametrize(
@@ -73,6 +82,8 @@ applications:
         ("```yaml\nargs:\n  access: {keys: /etc/ensemble/keys, operators: [deploy]}\n```\n", ""),
         ("```yaml\n- name: Ingress\n  user_config: {canaries: {resnet: {share: 0.2}}}\n```\n", "line 1: .*canaries"),
         ("```yaml\nensemble: {qourum: 1}\n```\n", "line 1: the YAML can't be used: .*qourum"),
+        ("```yaml\ncache: {max_byts: 1}\n```\n", "line 1: the YAML can't be used: .*max_byts"),
+        ("```yaml\nfeedback: {max_request: 1}\n```\n", "line 1: the YAML can't be used: .*max_request"),
         ("```yaml\ncascade: {order: [resnet, densenet], exit_at: [0.9, 0.8]}\n```\n", "line 1: .*exit_at"),
         ("```yaml\nkind: Pod\nmembers: 1\n```\n", ""),
     ],
@@ -93,7 +104,7 @@ def test_tables_are_drawn_and_yaml_can_be_used(tmp_path, monkeypatch, text, told
     [
         ("page.md", "The rate is that of\none process, and `that of` is code.\n", '"that of"'),
         ("page.md", "| what it is |\n|---|\n| a cell |\n", '"what it is"'),
-        ("page.md", f"- {'word ' * 36}\n- [{('word ' * 35).strip()}](that-of.md)\n", "36 words"),
+        ("page.md", f"- {'word ' * 36}\n- [{('word ' * 30).strip()}](that-of.md)\n", "36 words"),
         ("page.md", f"```text\n{'word ' * 36}\n```\n", None),
         (
             "reference/page.md",
@@ -103,6 +114,18 @@ def test_tables_are_drawn_and_yaml_can_be_used(tmp_path, monkeypatch, text, told
         ("code.py", 'def f():\n    """Return it.\n\n    Args:\n        a: that of b.\n    """\n', '"that of"'),
         ("code.py", 'raise Error(f"name {what} is bad; take the one that works")\n', '"the one that"'),
         ("code.py", '# What is here is no text.\ntext = "those of"\n', None),
+        ("page.md", "Redis keeps the state of the server alone.\n", '" alone"'),
+        ("page.md", "The server alone answers, and `it alone.` is code.\n", None),
+        ("page.md", "Two batches answer 1.5 times as many requests.\n", '"times as many"'),
+        ("page.md", "The limit is so many bytes.\n", '"so many"'),
+        ("page.md", "| a package of your own |\n|---|\n| a cell |\n", '"of your own"'),
+        ("page.md", "One process answers 500 requests/s (2026-11-28).\n", '"2026-11-28"'),
+        ("page.md", "We measured it in November 2026.\n", '"November 2026"'),
+        ("page.md", "Two cores of an AMD EPYC answer 500 requests/s.\n", '"EPYC"'),
+        ("benchmarks/page.md", "Two cores of an AMD EPYC, 2026-11-28.\n", None),
+        ("benchmarks/page.md", "It answers 1.5 times the requests of the other.\n", '"times the requests"'),
+        ("page.md", f"{'word ' * 31}\n", "31 words"),
+        ("code.py", f'"""{"word " * 31}"""\n', None),
     ],
 )
 def test_unclear_sentences_are_named(tmp_path, monkeypatch, name, text, fault):

@@ -4,7 +4,7 @@
 # Needs root, Go 1.26 and Debian's containerd runc iptables containernetworking-plugins debootstrap iproute2 openssl
 # gcc libc6-dev buildah. What is there already is not built again.
 set -euo pipefail
-mkdir -p "$K"/{bin,src,pki,images,pause,cni/net.d}
+mkdir -p "$K"/{bin,src,pki,cni/net.d}
 KUBERNETES=1.34.4 ETCD=v3.6.16 KUBERAY=v1.6.2 COREDNS=v1.12.4
 export CGO_ENABLED=0 GOFLAGS="-trimpath -mod=mod -buildvcs=false" GOTOOLCHAIN=local
 
@@ -68,12 +68,3 @@ if [ ! -f "$K/pki/kubelet.conf" ]; then
   access admin
   access kubelet
 fi 2> /dev/null
-
-# The container that holds a pod's namespaces.
-cat > "$K/pause.c" <<'EOF'
-#include <signal.h>
-#include <unistd.h>
-static void end(int number) { _exit(0); }
-int main(void) { signal(SIGTERM, end); signal(SIGINT, end); for (;;) pause(); }
-EOF
-[ -x "$K/pause/pause" ] || gcc -static -Os -o "$K/pause/pause" "$K/pause.c"

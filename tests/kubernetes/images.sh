@@ -2,6 +2,7 @@
 # Builds the project's image by its Dockerfile, without a hub: on a base of Debian's packages, which also has the Redis.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+mkdir -p "$K/images" "$K/pause"
 buildah() { command buildah --root "$K/storage" --runroot "$K/storage.run" --storage-driver overlay "$@"; }
 
 from_folder() { # NAME FOLDER [ENTRYPOINT]
@@ -16,6 +17,15 @@ packed() { # NAME FILE
   rm -f "$K/images/$2.tar"
   buildah push --quiet "$1" "docker-archive:$K/images/$2.tar:$1"
 }
+
+# The container that holds a pod's namespaces.
+cat > "$K/pause.c" <<'EOF'
+#include <signal.h>
+#include <unistd.h>
+static void end(int number) { _exit(0); }
+int main(void) { signal(SIGTERM, end); signal(SIGINT, end); for (;;) pause(); }
+EOF
+[ -x "$K/pause/pause" ] || gcc -static -Os -o "$K/pause/pause" "$K/pause.c"
 
 if [ ! -f "$K/images/base.tar" ]; then
   [ -x "$K/base/usr/bin/redis-server" ] ||

@@ -28,6 +28,8 @@ from scripts.serve.ports import METRICS_SETTING
 FIRST_PORT, PORTS_EACH = 20_000, 2_000
 # By default Ray exports what is counted every 10 s. It keeps a gauge for twice the time, and ours are set every 5 s.
 FREQUENT_METRICS = {"RAY_metrics_report_interval_ms": "3000"}
+# Beside this Python is the command `ensemble` that is tested: this environment's, or, by tests/container, a container.
+TESTED = os.environ.get("ENSEMBLE_TESTED", sys.executable)
 _first = FIRST_PORT + PORTS_EACH * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _ports = itertools.cycle(range(_first, _first + PORTS_EACH))
 
@@ -78,7 +80,7 @@ def config(repository, placement, *, members=("one", "six", "brightness"), deplo
 class Server:
     """Starts on entry, stops by SIGINT on exit, which must take less than 30 s."""
 
-    def __init__(self, content, folder=None, python=sys.executable, flags=(), **environment):
+    def __init__(self, content, folder=None, python=TESTED, flags=(), **environment):
         """Set a Serve config, the folder to serve from (default: an empty one), who serves, flags, more environment."""
         self._python, self._flags = python, flags
         self.content = content

@@ -16,11 +16,13 @@ from deployments.contract.item import TRACE_ID
 from deployments.ingress.grpc.wire import decoded
 from deployments.ingress.headers import caller, check_once
 from deployments.ingress.protocol import Protocol, Service
-from deployments.ingress.routes import Answered, Context, Rpc
+from deployments.ingress.routes import Answered, Rpc
 from deployments.observe.observer import Call, Trace
 
 logger = logging.getLogger("ray.serve")
 
+# The context of a call: `GrpcCall`, or Serve's; both have these methods of gRPC's own.
+Context = grpc.ServicerContext
 # Answers a call, by `<service>/<method>`, the bytes of the request and the context.
 Answers = Callable[[str, bytes, Context], Awaitable[Answered]]
 # Bytes. A message is in memory while its refusal waits for its turn; a larger one is refused at once.
@@ -50,7 +52,7 @@ class GrpcServer:
 
     async def __call__(self, path: str, body: bytes, context: Context) -> Answered:
         """Answer a call of `<service>/<method>`; its request is decoded once the caller is known."""
-        method, metadata = self._methods[path], dict(context.invocation_metadata())
+        method, metadata = self._methods[path], dict[str, Any](context.invocation_metadata())
         if method.rpc is None:
             context.set_code(grpc.StatusCode.UNIMPLEMENTED)
             context.set_details(f"{path} is not served")
@@ -83,7 +85,7 @@ class GrpcServer:
         context.set_details(f"{error.code}: {error.message}")
         if error.retry_after_s is not None:
             # https://github.com/grpc/proposal/blob/master/A6-client-retries.md
-            context.set_trailing_metadata([("grpc-retry-pushback-ms", str(round(error.retry_after_s * 1000)))])
+            context.set_trailing_metadata((("grpc-retry-pushback-ms", str(round(error.retry_after_s * 1000))),))
         return self._methods[path].response()
 
     async def _handled(self, path: str, body: bytes, metadata: Mapping[str, str], call: Call) -> Answered:

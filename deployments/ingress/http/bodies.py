@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -11,7 +12,7 @@ import msgspec
 from starlette.requests import Request
 
 from deployments.contract.caller import Caller
-from deployments.contract.errors import ImageTooLarge, InvalidParameter
+from deployments.contract.errors import ImageTooLarge, InvalidParameter, UnsupportedMediaType
 from deployments.contract.options import Options
 from deployments.ingress.admission import AdmissionController
 from deployments.ingress.http.content_encoding import decoded
@@ -24,6 +25,9 @@ LARGE_BYTES = 2**20
 T = TypeVar("T")
 # Python reads an integer in a time that grows with the square of its digits: 32 MiB of integers took a second.
 sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)
+# Many clients send "application/octet-stream" for a file of unknown type, and curl declares every body a form.
+IMAGE_TYPES = re.compile("(image/.*|application/(octet-stream|x-www-form-urlencoded))?")
+FOR_JSON = "send JSON to /v2/models/ensemble/infer or /v1/models/ensemble:predict; or "
 # In a request's scope, when all of its body has been read.
 WHOLE = "ensemble.body.whole"
 
@@ -57,6 +61,13 @@ def of_image(settings: IngressSettings, max_image_bytes: int) -> Limit:
 def media_type(headers: Mapping[str, str]) -> str:
     """Return the declared content type without its parameters, in small letters; empty if there is none."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def no_image(declared: str) -> UnsupportedMediaType:
+    """Make the error of a declared type that is none of `IMAGE_TYPES`."""
+    elsewhere = FOR_JSON if declared == "application/json" else ""
+    remedy = "send the file with Content-Type: image/jpeg (or what it is), or without one"
+    return UnsupportedMediaType(f"{declared!r} is no image; {elsewhere}{remedy}")
 
 
 async def bounded(request: Request, limit: Limit, arrival: Upload) -> AsyncGenerator[bytes, None]:

@@ -1,8 +1,7 @@
-"""Reads the images of `POST /classify`: one as the body, or several in a form."""
+"""Reads the images of a form."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from python_multipart.multipart import parse_options_header
@@ -10,16 +9,20 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from deployments.contract.errors import EnsembleError, InvalidParameter, UnsupportedMediaType
+from deployments.contract.errors import EnsembleError, InvalidParameter
 from deployments.ingress.admission import AdmissionController
-from deployments.ingress.http.bodies import Limit, bounded, declared_bytes, media_type, of_image, of_request
+from deployments.ingress.http.bodies import (
+    IMAGE_TYPES,
+    Limit,
+    bounded,
+    declared_bytes,
+    media_type,
+    no_image,
+    of_request,
+)
 from deployments.ingress.http.content_encoding import MOST_AT_ONCE
 from deployments.ingress.uploads import Upload
 
-# Many clients send "application/octet-stream" for a file of unknown type, and curl declares every body a form.
-IMAGE_TYPES = re.compile("(image/.*|application/(octet-stream|x-www-form-urlencoded))?")
-JSON = "application/json"
-FOR_JSON = "send JSON to /v2/models/ensemble/infer or /v1/models/ensemble:predict"
 # What a form may have besides its images: with each image its headers, of which a long file name is the most.
 FORM_OVERHEAD_BYTES, PART_OVERHEAD_BYTES = 64 * 1024, 1024
 # A text field is no image, and its beginning is enough to say so.
@@ -94,32 +97,17 @@ class BoundedParser(MultiPartParser):
         return form
 
 
-def no_image(declared: str) -> UnsupportedMediaType:
-    """Make the error of a declared type other than an image's."""
-    elsewhere = f"{FOR_JSON}; or " if declared == JSON else ""
-    remedy = "send the file with Content-Type: image/jpeg (or what it is), or without one"
-    return UnsupportedMediaType(f"{declared!r} is no image; {elsewhere}{remedy}")
-
-
 async def images(
-    request: Request, admission: AdmissionController, arrival: Upload, max_image_bytes: int
+    request: Request, admission: AdmissionController, arrival: Upload, image: Limit
 ) -> list[bytes | EnsembleError]:
-    """Read a body's images: one, or a form's; a part that is too large or declares another type gives its error.
+    """Read a form's images; a part that is larger than an image may be, or declares another type, gives its error.
 
     Raises:
-        UnsupportedMediaType: the body declares another type.
         InvalidParameter: the form is malformed, or has other parts, or too many.
-        ImageTooLarge: it exceeds the limits.
+        ImageTooLarge: it exceeds the limit of its body.
         Overloaded: it exceeds the limit of bytes in flight.
     """
-    declared, settings = media_type(request.headers), admission.settings
-    image = of_image(settings, max_image_bytes)
-    if declared != "multipart/form-data":
-        if not IMAGE_TYPES.fullmatch(declared):
-            raise no_image(declared)
-        # A body that came in one piece is not copied.
-        return [b"".join([chunk async for chunk in bounded(request, image, arrival)])]
-    limit = of_request(settings)
+    limit = of_request(admission.settings)
     limit = limit._replace(most=limit.most + FORM_OVERHEAD_BYTES)
     # Also of a form that is malformed already by its type.
     declared_bytes(request, limit)

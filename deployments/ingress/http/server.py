@@ -23,8 +23,7 @@ from deployments.contract.hosts import RAY_METRICS_SETTING, host_address, is_in_
 from deployments.contract.item import QUEUE, TRACE_ID, Timeline
 from deployments.ingress.error_style import ErrorStyle
 from deployments.ingress.headers import caller, check_host, check_once, check_origin
-from deployments.ingress.http import bodies, cors, documents
-from deployments.ingress.pacing import RejectionPacer
+from deployments.ingress.http import cors, documents
 from deployments.ingress.protocol import Protocol, Service, merged
 from deployments.ingress.routes import Route, plain
 from deployments.observe.observer import Call, Trace
@@ -34,8 +33,6 @@ logger = logging.getLogger("ray.serve")
 METRICS = "/metrics"
 # HAProxy says here whether the client spoke TLS, and replaces what a client says.
 FORWARDED_PROTOCOL = "x-forwarded-proto"
-# Refusals of large bodies: how many leave per second, and how many wait for their turn.
-LARGE_PACE, MOST_LARGE = 1.0, 32
 # The status of an answer that nobody waits for any more: nginx' "client closed request".
 LEFT = 499
 # A browser's developer tools draw it: https://www.w3.org/TR/server-timing/.
@@ -49,26 +46,14 @@ class HttpServer:
         """Set the protocols to serve."""
         self._ingress, self._access, self._headers = service.ingress, service.access, service.headers
         self._is_local = service.is_local
-        self._refusals = RejectionPacer(least=LARGE_PACE, most=MOST_LARGE)
         # The longest beginning first.
         self._protocols = sorted(service.protocols, key=lambda each: len(each.prefix), reverse=True)
         routes = service.routes
         self._patterns = {compile_path(path)[0]: path for path in routes if "{" in path}
         self._routes = merged([routes, documents.routes(routes)])
 
-    async def alone(self, request: Request) -> Response:
-        """Answer a request from HAProxy; a final refusal of a large body that was not read to its end waits its turn.
-
-        A client that is refused sooner comes again sooner.
-        """
-        response = await self(request)
-        is_final = 400 <= response.status_code < LEFT and "Retry-After" not in response.headers
-        if is_final and bodies.has_large_rest(request):
-            await self._refusals.hold()
-        return response
-
     async def __call__(self, request: Request) -> Response:
-        """Answer a request, of which Serve's proxy has read the body and whose client it watches."""
+        """Answer a request."""
         path = request.scope["path"]
         template = path if path in self._routes else self._matching(path, request)
         route = self._routes.get(template)

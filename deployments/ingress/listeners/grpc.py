@@ -240,7 +240,7 @@ class GrpcListener:
             call.details = f"overloaded: this replica has {self.streams} streams; call {method.name} later"
             return None
         body, call.body = bytes(memoryview(call.body)[PREFIX:]), bytearray()
-        message = await self._server(call.path[1:], body, call)
+        message = await self._server(call.path[1:], body, cast(grpc.ServicerContext, call))
         if (number := dict(call.metadata).get(REQUEST_ID)) is not None:
             call.trailers.append((REQUEST_ID, number))
         return message

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +12,9 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from deployments.contract.caller import REQUEST_IDS
-from deployments.ingress.http.server import HttpServer
+from deployments.ingress.http.bodies import has_large_rest
+from deployments.ingress.http.server import LEFT, HttpServer
+from deployments.ingress.pacing import RejectionPacer
 
 # HAProxy decides how long it keeps a connection. If uvicorn closed one just as a request comes, that would be lost.
 KEPT_S = 24 * 60 * 60
@@ -21,7 +22,8 @@ KEPT_S = 24 * 60 * 60
 # were closed with unread bytes, it would be reset, and the client would lose the answer. A client that sends more has a
 # moment to read the answer.
 LINGER_BYTES, LINGER_S, MOMENT_S = 64 * 1024 * 1024, 30.0, 1.0
-TICK_S = 1.0
+# Refusals of large bodies: how many leave per second, and how many wait for their turn.
+LARGE_PACE, MOST_LARGE = 1.0, 32
 REQUEST_ID, _ = REQUEST_IDS
 # In a request's scope, the task that answers it.
 TASK = "ensemble.task"
@@ -108,27 +110,13 @@ class HttpConnection(HttpToolsProtocol):
         self._closing = None if seconds is None else self.loop.call_later(seconds, self.transport.close)
 
 
-class Server(uvicorn.Server):
-    """A uvicorn that ticks once a second, not ten times, which would take 0.2 % of a core at rest."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ending = asyncio.Event()
-
-    async def main_loop(self) -> None:
-        """Serve until `ending` is set."""
-        while not self.ending.is_set():
-            await self.on_tick(0)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.ending.wait(), TICK_S)
-
-
 class HttpListener:
     """Answers HTTP on a socket, and counts the requests that are not answered yet."""
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
-        self._uvicorn: Server | None = None
+        self._refusals = RejectionPacer(least=LARGE_PACE, most=MOST_LARGE)
+        self._uvicorn: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self.in_flight = 0
 
@@ -137,7 +125,11 @@ class HttpListener:
         request, scope[TASK] = Request(scope, receive), asyncio.current_task()
         self.in_flight += 1
         try:
-            response = await self._server.alone(request)
+            response = await self._server(request)
+            # A client that is refused for good, before its large body was read to its end, would come again at once.
+            is_final = 400 <= response.status_code < LEFT and "Retry-After" not in response.headers
+            if is_final and has_large_rest(request):
+                await self._refusals.hold()
             if (number := request.headers.get(REQUEST_ID)) is not None:
                 response.raw_headers.append((REQUEST_ID.encode(), number.encode("latin-1")))
             await response(scope, receive, send)
@@ -161,7 +153,7 @@ class HttpListener:
             server_header=False,
             timeout_keep_alive=KEPT_S,
         )
-        self._uvicorn = Server(config)
+        self._uvicorn = uvicorn.Server(config)
         self._serving = asyncio.get_running_loop().create_task(self._uvicorn.serve())
         while not self._uvicorn.started:
             if self._serving.done():
@@ -171,5 +163,5 @@ class HttpListener:
     async def close(self) -> None:
         """Answer the requests that have arrived, and stop listening."""
         if self._uvicorn is not None and self._serving is not None:
-            self._uvicorn.ending.set()
+            self._uvicorn.should_exit = True
             await self._serving

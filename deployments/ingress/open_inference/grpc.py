@@ -88,14 +88,9 @@ class OpenInferenceGrpc:
         model = self._catalog.find(request.model_name, request.model_version)
         options.check_text("id", request.id)
         tensor = self._tensor(request, model)
-        requested = model.requested(request.outputs, parameters)
-        store = self._service.tensor_store
-        for each in requested:
-            if (where := store.place(each.parameters)) is not None:
-                store.check(where)
-        given = parameters(request.parameters)
+        requested = model.requested(request.outputs, self._service.tensor_store, parameters)
         names = [each.name for each in requested]
-        inferred = await model.infer(tensor, names, options.from_parameters(given), call)
+        inferred = await model.infer(tensor, names, options.from_parameters(parameters(request.parameters)), call)
         response = pb.ModelInferResponse(
             model_name=model.metadata.name, model_version=model.metadata.versions[0], id=request.id
         )
@@ -110,9 +105,8 @@ class OpenInferenceGrpc:
     def _add(self, response: pb.ModelInferResponse, tensor: Tensor, asked: Requested, raw: bool) -> None:
         """Add an output to a response: where the request has it, raw, or typed."""
         output = response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-        store = self._service.tensor_store
-        if (where := store.place(asked.parameters)) is not None:
-            for name, value in store.write(where, tensors.to_raw(tensor)).items():
+        if asked.place is not None:
+            for name, value in self._service.tensor_store.write(asked.place, tensors.to_raw(tensor)).items():
                 field = "string_param" if isinstance(value, str) else "int64_param"
                 setattr(output.parameters[name], field, value)
             if raw:

@@ -88,14 +88,11 @@ def read(model: Model, body: bytes, length: int, settings: IngressSettings, stor
         raise InvalidParameter(f"{BINARY} must be a number of the body's {len(body)} bytes; got {length}")
     if length == 0:
         request = InferRequest([], parameters={"binary_data_output": True})
-        return Asked(_whole(model, body), model.requested([]), request)
+        return Asked(_whole(model, body), model.requested([], store), request)
     request = bodies.parsed(body[:length], InferRequest)
     options.check_text("id", request.id)
     tensor = _tensor(model, request.inputs, memoryview(body)[length:], settings, store)
-    requested = model.requested(request.outputs)
-    for output in requested:
-        if (where := store.place(output.parameters)) is not None:
-            store.check(where)
+    requested = model.requested(request.outputs, store)
     wanted = [request.parameters.get("binary_data_output", False)]
     for each in (*wanted, *(output.parameters.get("binary_data", False) for output in requested)):
         if type(each) is not bool:
@@ -109,8 +106,8 @@ def write(model: Model, asked: Asked, inferred: Inferred, store: TensorStore) ->
     answered = model.as_requested(inferred.outputs, asked.requested)
     for tensor, requested in zip(answered, asked.requested, strict=True):
         output = OutputTensor(tensor.name, tensor.datatype, tensor.shape)
-        if (where := store.place(requested.parameters)) is not None:
-            output.parameters = store.write(where, tensors.to_raw(tensor))
+        if requested.place is not None:
+            output.parameters = store.write(requested.place, tensors.to_raw(tensor))
         elif asked.is_binary(requested):
             raws.append(tensors.to_raw(tensor))
             output.parameters = {"binary_data_size": len(raws[-1])}

@@ -18,6 +18,7 @@ from deployments.ingress.ingress import Ingress
 from deployments.ingress.open_inference.metadata import VERSION, ModelMetadata, TensorMetadata
 from deployments.ingress.open_inference.tensors import Tensor, classified
 from deployments.ingress.options import quoted
+from deployments.ingress.protocol import TensorStore
 from deployments.ingress.single_member import MemberModelInfo
 from deployments.ingress.statistics import Statistics
 from deployments.observe.observer import Call
@@ -35,11 +36,13 @@ class Requested(NamedTuple):
         name: of the output.
         classes: how many of the most probable classes are answered in its place; 0 for the output as it is.
         parameters: of the output, as the caller sent them.
+        place: where the output is written, by `TensorStore`; None for the answer itself.
     """
 
     name: str
     classes: int = 0
     parameters: Mapping[str, Any] = NOTHING
+    place: Any = None
 
 
 class Inferred(NamedTuple):
@@ -133,17 +136,22 @@ class Model(ABC):
             raise InvalidParameter(f"the input {own.name!r} has datatype {own.datatype}{what}; got {datatype[:40]!r}")
 
     def requested(
-        self, outputs: Sequence[Any], values: Callable[[Any], Mapping[str, Any]] = lambda parameters: parameters
+        self,
+        outputs: Sequence[Any],
+        store: TensorStore,
+        values: Callable[[Any], Mapping[str, Any]] = lambda parameters: parameters,
     ) -> list[Requested]:
         """Return the outputs to answer: the outputs that a request names, or all.
 
         Args:
             outputs: of the request, each with a `name` and `parameters`.
+            store: where clients keep tensors outside their requests.
             values: makes Python's values of the parameters of one.
 
         Raises:
             InvalidParameter: one is unknown or asked for twice, its parameter `classification` is no number of classes,
                 or it is asked for classes and has none.
+            EnsembleError: an output can't be written where its parameters say.
         """
         known = {output.name: output for output in self.metadata.outputs}
         # Each is answered whole: a name of ten bytes, repeated, would ask for megabytes.
@@ -153,7 +161,10 @@ class Model(ABC):
         for output in outputs:
             if output.name in asked:
                 raise InvalidParameter(f"the output {output.name!r} is asked for twice; name it once")
-            asked[output.name] = self._requested(output.name, values(output.parameters), known)
+            parameters = values(output.parameters)
+            if (place := store.place(parameters)) is not None:
+                store.check(place)
+            asked[output.name] = self._requested(output.name, parameters, known)._replace(place=place)
         return list(asked.values()) or [Requested(name) for name in known]
 
     def _requested(self, name: str, parameters: Mapping[str, Any], known: Mapping[str, TensorMetadata]) -> Requested:

@@ -18,13 +18,14 @@ import psutil
 from deployments.ingress.protocol import EVERY
 from deployments.repository.repository import DEFAULT_ROOT
 from ensemble_capacity.load.generator import Generator
-from ensemble_capacity.load.load import Arrivals, Target
+from ensemble_capacity.load.load import Target
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import RIGHT, Records, latency_ms, ok, outcome
 from ensemble_serving import Client
 from lab.benchmark.systems import GRPC_PORT, HTTP_PORT, OURS, Running, running
 from lab.benchmark.workloads import Workload, changed
 from lab.faults.fuzz.requests import Input
+from lab.faults.steady import Steady
 from lab.rows import Row, Rows
 from scripts.keys import add
 from scripts.shipped import shipped
@@ -119,7 +120,7 @@ class Bystander(Generator):
         """Request the right label; raises EnsembleError or NoResponse if the server does not answer."""
         label = asyncio.run(_label(url, image, key))
         target = Target(url, Classify(), (image,), (label,), key=key, timeout_s=PATIENCE_S)
-        super().__init__(target, Arrivals(1 / ASK_EVERY_S, "constant"))
+        super().__init__(target, Steady(1 / ASK_EVERY_S))
 
     def report(self, since: float) -> tuple[float, str]:
         """Return the longest wait in seconds, and a wrong answer if any, of the requests that ended after a time.

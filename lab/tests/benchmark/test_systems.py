@@ -1,4 +1,6 @@
+import base64
 import importlib.metadata
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,12 +10,11 @@ import numpy as np
 import pytest
 
 from deployments.repository.repository import DEFAULT_ROOT, find
-from ensemble_capacity.load.protocols import Classify
 from ensemble_models.dataset import Dataset
 from ensemble_models.prediction import predict
 from lab.benchmark import peer as peer_file
 from lab.benchmark import systems, workloads
-from lab.benchmark.peer import PEERS, grpc_form
+from lab.benchmark.peer import PEERS, Posted, grpc_form
 from lab.benchmark.systems import System, named
 from lab.benchmark.workloads import Workload, thresholds
 from scripts.errors import ScriptError
@@ -50,14 +51,14 @@ def test_the_form_of_a_peers_request_is_declared(declare):
     plain = System(
         "peer",
         None,
-        {"http": Classify("/v2", (("a", "b"),), '["BASE64"]'), "grpc": grpc_form((1, 1))},
+        {"http": Posted("/v2", (("a", "b"),), '["BASE64"]'), "grpc": grpc_form((1, 1))},
         str(PEERS / "peer.py"),
     )
     assert named(["peer", "peer-callable"]) == [plain, replace(plain, name="peer-callable", arguments=("--callable",))]
     assert plain.forms["grpc"].inputs[0].shape == (-1, 1)
     declare()
     [plain] = named(["peer"])
-    assert plain.forms == {"http": Classify()}
+    assert plain.forms == {"http": Posted()}
 
 
 def test_every_peer_is_well_declared():
@@ -188,3 +189,9 @@ def test_photographs_of_12_megapixels_are_made(monkeypatch, tmp_path):
     monkeypatch.setattr(workloads, "MOST_ORIGINALS", 1)
     [path] = workloads.photographs("12mp")
     assert cv2.imread(str(path)).shape == (3000, 4000, 3)
+
+
+def test_an_image_may_be_sent_within_a_text():
+    request = Posted("/predict", (("content-type", "application/json"),), '{"a": "BASE64"}').request([b"image"])
+    assert json.loads(request.body) == {"a": base64.b64encode(b"image").decode()}
+    assert request.headers == (("content-type", "application/json"),)

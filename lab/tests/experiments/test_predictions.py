@@ -27,7 +27,7 @@ def test_loads_are_within_the_profile_and_were_not_measured():
     loops, checks = (
         tuple(Loop(clients, 100, 10.0 * clients, 9.0, 9.0, 1.0) for clients in some) for some in ((1, 2, 4), (3, 12))
     )
-    found = loads(Profile("", {}, 2, 64, loops, checks, 1.0, 1.0), Random(0))
+    found = loads(Profile(2, loops, checks, 1.0, 1.0), Random(0))
     assert len({*found}) == LOADS
     assert not {*found} & {1, 2, 3, 4, 12}
     assert max(found) < 12

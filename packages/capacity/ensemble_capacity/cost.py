@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -54,27 +53,6 @@ class Cost:
         dollars = [f"{self.per_million:,.2f}", f"{self.per_month:,.0f}", f"{self.per_year:,.0f}"]
         return [given.name, f"{given.dollars_per_hour:g}", *rates, idle, *dollars]
 
-    def beside(self, dollars: float) -> str:
-        """Tell the number of calls from which the machines cost less than `dollars` per million calls."""
-        calls, rate = self.per_month / dollars, self.instance.requests_per_s
-        per_s = calls * MILLION / HOURS_A_MONTH / SECONDS_AN_HOUR
-        if rate is not None and per_s > rate * self.machines:
-            return f"{self.instance.name} answers too few requests to cost less than ${dollars:g} per million calls."
-        return (
-            f"{self.instance.name} costs less than ${dollars:g} per million calls from {calls:.2f} million calls per "
-            f"month on, which are {per_s:.2f} requests/s."
-        )
-
-
-# O. Cruchant, "Faster, Cheaper, Leaner" (2020): ResNet18, 26 pictures a minute. The rates are of one request at a time:
-# 55 ms, 28 % less than the CPU machine, and 33 ms.
-TRAFFIC = 26 / 60
-INSTANCES = (
-    Instance("ml.c5.2xlarge", 0.538, 1000 * (1 - 0.28) / 55),
-    Instance("ml.t2.medium + ml.eia1.medium", 0.266, 1000 / 55),
-    Instance("ml.p3.2xlarge", 4.627, 1000 / 33),
-)
-
 
 class InstanceType(click.ParamType[Instance]):
     """A machine as `name:dollars per hour[:requests/s]`."""
@@ -93,36 +71,36 @@ class InstanceType(click.ParamType[Instance]):
         return Instance(name, *values)
 
 
-def table(costs: Sequence[Cost], traffic: float, per_million_calls: float | None) -> Table:
-    """Write the costs, beside a price per call if there is one."""
-    notes = [] if per_million_calls is None else [each.beside(per_million_calls) for each in costs]
-    title = f"{traffic:.3g} requests/s, {traffic * SECONDS_AN_HOUR * HOURS_A_MONTH / MILLION:.3g} million per month"
-    return Table(HEADINGS, [each.cells() for each in costs], title=title, notes=notes)
-
-
 @click.command("cost", cls=Command)
-@option("--instance", type=InstanceType(), multiple=True, metavar="NAME:DOLLARS[:RATE]...", help="Your own machines.")
-@option("--requests-per-s", type=Number(), help="Requests that come; default: 26 per minute.")
+@option(
+    "--instance",
+    type=InstanceType(),
+    multiple=True,
+    required=True,
+    metavar="NAME:DOLLARS[:RATE]...",
+    help="Name, dollars per hour, and requests/s that the machine answers.",
+)
+@option("--requests-per-s", type=Number(), required=True, help="Requests that come.")
 @option("--machines", type=POSITIVE, help="Number of machines; default: as many as the requests need.")
 @option("--full", type=Number(below=1), default=0.7, help="Highest share of a machine's rate to use.")
-@option("--per-million-calls", type=Number(), metavar="DOLLARS", help="Price of a function that is paid by the call.")
 @file_options("json", "markdown")
 def main(**given: Any) -> None:
     """Compute what calls cost on machines that are paid by the hour, busy or idle.
 
-    ensemble cost                                                # three machines of a document on MXNet
-    ensemble cost --instance mine:0.19:240 --requests-per-s 40   # name, dollars per hour, requests/s that it answers
-    ensemble cost --instance gpu:1.306 --machines 30             # NAVER's 15 GPU machines in each of two countries
-    ensemble cost --per-million-calls 20                         # beside a function that is paid by the call
+    ensemble cost --instance mine:0.19:240 --requests-per-s 40
+    ensemble cost --instance small:0.19:240 large:0.68:950 --requests-per-s 400
+    ensemble cost --instance gpu:1.306 --machines 30 --requests-per-s 3000
 
     It starts no server: `ensemble load` and `ensemble plan` report how many requests/s a machine answers. The command
     takes the fewest machines that need at most the share --full of their rate.
     """
     args = SimpleNamespace(**given)
-    traffic = args.requests_per_s or TRAFFIC
-    costs = [each.cost(traffic, args.full, args.machines) for each in args.instance or INSTANCES]
-    (made := table(costs, traffic, args.per_million_calls)).show()
-    write_files(args, made, costs)
+    traffic = args.requests_per_s
+    costs = [each.cost(traffic, args.full, args.machines) for each in args.instance]
+    title = f"{traffic:.3g} requests/s, {traffic * SECONDS_AN_HOUR * HOURS_A_MONTH / MILLION:.3g} million per month"
+    table = Table(HEADINGS, [each.cells() for each in costs], title=title)
+    table.show()
+    write_files(args, table, costs)
 
 
 if __name__ == "__main__":

@@ -92,11 +92,11 @@ def serving(config: Mapping[str, Any], cores: int | None = None, traced_in: Path
     with tempfile.TemporaryDirectory(prefix="ensemble-plan-") as folder, ExitStack() as stack:
         file, log, port = Path(folder) / "config.yaml", Path(folder) / "log", free_ports()
         file.write_text(yaml.safe_dump(opened(config)), encoding="utf-8")
-        command = [sys.executable, "-P", "-m", "scripts.serve", str(file), "--ports-from", str(port)]
+        confined = [] if cores is None else ["taskset", "--cpu-list", ",".join(map(str, usable()[:cores]))]
+        command = [*confined, sys.executable, "-P", "-m", "scripts.serve", str(file), "--ports-from", str(port)]
         environment = {name: value for name, value in os.environ.items() if name not in {CERTIFICATE, CERTIFICATE_KEY}}
         environment |= {} if traced_in is None else {"OTEL_TRACES_EXPORTER": "file"}
-        with confined(cores):
-            stack.enter_context(started(command, log, says_ready, READY_TIMEOUT_S, cwd=traced_in, env=environment))
+        stack.enter_context(started(command, log, says_ready, READY_TIMEOUT_S, cwd=traced_in, env=environment))
         yield f"http://127.0.0.1:{port}"
 
 
@@ -110,17 +110,6 @@ def opened(config: Mapping[str, Any]) -> dict[str, Any]:
         for cache in (arguments.get("cache"), (arguments.get("features") or {}).get("cache")):
             (cache or {}).pop("per_key", None)
     return made
-
-
-@contextmanager
-def confined(cores: int | None) -> Iterator[None]:
-    """Run processes that are started meanwhile on a number of cores; None for all."""
-    before = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, usable()[:cores])
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def free_ports() -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import threading
+import tracemalloc
 from types import SimpleNamespace
 
 import msgspec
@@ -61,7 +63,7 @@ def test_an_image_is_recorded_with_its_options_and_answer_and_nothing_else(folde
     answered(recording(folder), b"good", b"bad", errors=(None, InferenceFailed("no")))
     [file] = folder.iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
-    good, bad = mirror.read(folder)
+    good, bad = (each.read() for each in mirror.places(folder))
     assert good == Recorded(1.0, b"good", {"top_k": 2}, "cat", 7.0)
     assert (bad.image, bad.label, bad.error) == (b"bad", "", InferenceFailed.code)
     assert b"secret" not in file.read_bytes()
@@ -83,7 +85,7 @@ def test_a_slow_disk_neither_delays_the_answers_nor_keeps_every_image(folder, mo
     assert (folder / "a.jsonl").read_bytes() == b""
     disk.set()
     feature._writer.shutdown()
-    assert [each.image[:1] for each in mirror.read(folder)] == [b"0", b"1"]
+    assert [each.read().image[:1] for each in mirror.places(folder)] == [b"0", b"1"]
 
 
 def test_a_folder_that_others_can_enter_is_refused(folder):
@@ -94,21 +96,72 @@ def test_a_folder_that_others_can_enter_is_refused(folder):
         parse({**application()["args"], "features": {NAME: {"folder": "recorded"}}})
 
 
+def answers(count, label="cat", took_ms=10.0, error="", images=10**6):
+    return [Recorded(n, b"%d" % (n % images), {}, label, took_ms, error) for n in range(count)]
+
+
+def compared(old, new):
+    found = mirror.Comparison()
+    for pair in zip(old, new, strict=True):
+        found.add(*pair)
+    return found.found()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "judge", "verdict"),
+    [
+        # A faster server of other labels.
+        (answers(40), answers(40, "dog", 5.0), "labels", "don't"),
+        (answers(1000), answers(950, took_ms=5.0) + answers(1000, "dog", 5.0)[950:], "labels", "don't"),
+        # So few images leave it open whether 99 % of the labels are equal, or whether they ever are.
+        (answers(40), answers(40, took_ms=5.0), "labels", "need 341 more"),
+        (answers(1000), answers(990, took_ms=5.0) + answers(1000, "dog", 5.0)[990:], "labels", "need 37,032 more"),
+        (answers(9, error="overloaded"), answers(9), "labels", "need 381 more"),
+        # An image that one client repeats is one image.
+        (answers(1000, images=2), answers(1000, images=2, took_ms=5.0), "labels", "need 379 more"),
+        # An image whose answer has the right label but once is not equal.
+        (answers(400) * 2, answers(400) + answers(400, "dog"), "labels", "don't"),
+        (answers(400), answers(400, error="overloaded", took_ms=0.0), "labels", "don't"),
+        (answers(400), answers(400, took_ms=5.0), "failures and latency", "promote"),
+        (answers(400, took_ms=5.0), answers(400), "failures and latency", "don't"),
+        (answers(400, took_ms=5.0), answers(400, took_ms=4.6), "failures and latency", "need 800 more"),
+        # A server that tells no time.
+        (answers(400), answers(400, took_ms=float("nan")), "failures and latency", "need 800 more"),
+    ],
+)
+def test_labels_are_judged_before_latencies(old, new, judge, verdict):
+    found = compared(old, new)
+    assert (found["judged_by"], found["verdict"]) == (judge, verdict)
+
+
 def test_what_is_said_of_two_servers():
-    before = [Recorded(n, b"", {}, "cat", 10.0) for n in range(10)] + [Recorded(10, b"", error="overloaded")]
-    alike = mirror.compared(before, before)
-    assert (alike["agreement"], alike["faster"], alike["slower"], alike["failed"]) == (1.0, 0, 0, [1, 1])
-    assert alike["verdict"].startswith("need ")
-    fast = [Recorded(n, b"", {}, "dog" if n < 5 else "cat", 5.0) for n in range(11)]
-    better, worse = mirror.compared(before, fast), mirror.compared(fast, before)
-    assert (better["agreement"], better["compared"], better["ms"]["p50"]) == (0.5, 10, [10.0, 5.0])
-    assert (better["faster"], better["slower"], better["verdict"], worse["verdict"]) == (11, 0, "promote", "don't")
-    lines = mirror.sentences(worse)
-    assert lines[0] == "11 images; 0 had failed, 1 failed here"
+    before = [*answers(10), Recorded(10, b"", error="overloaded")]
+    fast = [Recorded(n, each.image, {}, "dog" if n < 5 else "cat", 5.0) for n, each in enumerate(before)]
+    found = compared(before, fast)
+    assert (found["agreement"], found["compared"], found["ms"]["p50"]) == (0.5, 10, [10.0, 5.0])
+    assert (found["faster"], found["slower"], found["failed"]) == (11, 0, [1, 0])
+    assert found["differ"] == [hashlib.sha256(b"%d" % n).hexdigest() for n in range(5)]
+    lines = mirror.sentences(found)
+    assert lines[0] == "11 images; 1 had failed, 0 failed here"
     assert "labels: agree on 50.00%" in lines[1]
-    assert "p50 5.0 recorded, 10.0 here" in lines[2]
-    none = [Recorded(n, b"", error="overloaded") for n in range(11)]
-    assert mirror.sentences(mirror.compared(none, none))[1] == "labels: agree on none of 0 images"
+    assert "p50 10.0 recorded, 5.0 here" in lines[2]
+    assert lines[-1] == "don't, by the labels"
+    none = answers(11, error="overloaded")
+    assert "labels: agree on none of 0 different images" in mirror.sentences(compared(none, none))[1]
+
+
+def test_a_record_is_not_read_into_memory(folder):
+    image = b"x" * 500_000
+    with (folder / "b.jsonl").open("wb") as stream:
+        for n in range(20):
+            stream.write(msgspec.json.encode(Recorded(n, image, {}, "cat")) + b"\n")
+    tracemalloc.start()
+    try:
+        found = mirror.places(folder)
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+    assert found[-1].read() == Recorded(19, image, {}, "cat")
 
 
 def test_images_are_sent_at_their_times_with_their_options(folder, monkeypatch, capsys):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 from ensemble_serving.answer import Classification
@@ -22,9 +22,9 @@ class BlockingClient:
     """
 
     def __init__(self, *given: Any, **options: Any) -> None:
-        """Set the server; see `Client`. Raises RuntimeError in a thread whose event loop runs: use `Client` there."""
+        """Set the server; see `Client`."""
+        self._client = Client(*given, **options)
         self._runner = asyncio.Runner()
-        self._client = self._runner.run(_made(given, options))
 
     def __enter__(self) -> Self:
         """Return the client itself."""
@@ -40,37 +40,32 @@ class BlockingClient:
             self._runner.run(self._client.close())
 
     def classify(self, image: Image, **options: Any) -> Classification:
-        """Classify an image; see `Client.classify` for the arguments and errors."""
+        """Classify an image; see `Client.classify` for the arguments and errors.
+
+        Raises:
+            RuntimeError: an event loop runs in this thread; use `Client` there.
+        """
         return self._runner.run(self._client.classify(image, **options))
 
     def classify_many(
         self, images: Iterable[Image], **options: Any
     ) -> Iterator[Classification | EnsembleError | NoResponse]:
         """Classify images, at most `concurrency` at a time; yield the answer or the error of each, in their order."""
-        done: dict[int, Classification | EnsembleError | NoResponse] = {}
+        done: dict[int, asyncio.Task[Classification]] = {}
         answers, following = self._client.as_completed(images, **options), 0
+
+        async def take() -> bool:
+            async for position, task in answers:
+                done[position] = task
+                return True
+            return False
+
         try:
-            while (found := self._runner.run(_next(answers))) is not None:
-                done[found[0]] = found[1]
+            while self._runner.run(take()):
                 while following in done:
-                    yield done.pop(following)
+                    task = done.pop(following)
+                    error = task.exception()
+                    yield error if isinstance(error, (EnsembleError, NoResponse)) else task.result()
                     following += 1
         finally:
             self._runner.run(answers.aclose())
-
-
-async def _made(given: tuple[Any, ...], options: dict[str, Any]) -> Client:
-    return Client(*given, **options)
-
-
-async def _next(
-    answers: AsyncIterator[tuple[int, asyncio.Task[Classification]]],
-) -> tuple[int, Classification | EnsembleError | NoResponse] | None:
-    found = await anext(answers, None)
-    if found is None:
-        return None
-    position, task = found
-    try:
-        return position, task.result()
-    except (EnsembleError, NoResponse) as err:
-        return position, err

@@ -13,9 +13,8 @@ from typing import Self
 from ensemble_serving.answer import Classification
 from ensemble_serving.errors import EnsembleError
 from ensemble_serving.messages import Messages, Option, OverGrpc, OverHttp
-from ensemble_serving.transports import NoConnection, NoResponse, Response, ResponseTimeout, connect
+from ensemble_serving.transports import NoConnection, NoResponse, Response, ResponseTimeout, Server, connect
 from ensemble_serving.transports.request import Headers
-from ensemble_serving.url import parsed
 
 # Between tries to reach a server that is not there: the first, and the longest, seconds.
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 10.0
@@ -79,12 +78,10 @@ class Client:
             ValueError: the URL is not a server's.
         """
         self._url = url
-        parts = parsed(url)
-        is_grpc = parts.scheme.startswith("grpc")
-        self._messages: Messages = OverGrpc(model) if is_grpc else OverHttp(parts.path)
         headers = (("authorization", f"Bearer {key}"),) if key else ()
-        connections = 1 if is_grpc else concurrency
-        self._transport = connect(url, connections=connections, timeout_s=timeout_s, headers=headers, ca_file=ca_file)
+        server = Server(url, 1 if url.startswith("grpc") else concurrency, timeout_s, headers, ca_file)
+        self._messages: Messages = OverGrpc(model) if server.is_grpc else OverHttp(server.parts.path)
+        self._transport = connect(server)
         self._free = asyncio.Semaphore(concurrency)
         self._concurrency = concurrency
         self._patience_s, self._reconnect_s = patience_s, reconnect_s

@@ -142,6 +142,8 @@ def undone_by_failure(repository: Path, names: Sequence[str]) -> Iterator[None]:
         for name, known in before.items():
             for number in set(versions(repository, name)) - known:
                 shutil.rmtree(repository / name / str(number))
+            with suppress(OSError):
+                (repository / name).rmdir()
         raise
 
 

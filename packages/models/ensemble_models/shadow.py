@@ -21,7 +21,7 @@ from ensemble_models.client import KEY, no_answer
 from ensemble_models.dataset import Dataset
 from ensemble_models.options import FILE, POSITIVE, Command, file_options, option, write_files
 from ensemble_models.statistics import verdict
-from ensemble_serving.transports import NoResponse, Request, Transport, connect
+from ensemble_serving.transports import NoResponse, Request, Server, Transport, connect
 from scripts.errors import ScriptError
 
 NOT_FOUND, OVERLOADED = 404, (429, 503)
@@ -174,7 +174,7 @@ async def ask(url: str, dataset: Dataset | None, connections: int) -> list[Judge
     if url.startswith("grpc"):
         raise ScriptError(f"{url}: /stats is answered over HTTP alone; name the server's http:// or https:// address")
     try:
-        server = connect(url, headers=(("authorization", f"Bearer {key}"),) if key else ())
+        server = connect(Server(url, headers=(("authorization", f"Bearer {key}"),) if key else ()))
     except ValueError as err:
         raise ScriptError(f"{url}: {err}") from err
     try:

@@ -84,6 +84,19 @@ def test_members_that_err_elsewhere_are_chosen_together() -> None:
     assert choose(panel, everything(panel)).names == ("a", "b", "c")
 
 
+def test_together_only_the_probabilities_are_better_so_one_member_is_advised() -> None:
+    """Both members answer alike, one too sure and one too unsure: of the mean only the log loss is better."""
+    members = drawn({"one": 1.0}, 500)
+    unsure = members.scores["one"] ** 0.25
+    members.scores["other"] = unsure / unsure.sum(axis=1, keepdims=True)
+    members.scores["one"] = members.scores["one"] ** 4 / (members.scores["one"] ** 4).sum(axis=1, keepdims=True)
+    members.costs["other"] = 1.0
+    assert len(choose(Panel(members)).names) == 2
+    choice = Choice(Panel(members), {})
+    assert len(choice.chosen.names) == 1
+    assert "show no ensemble that is better" in choice.advice()
+
+
 def test_of_subsets_that_are_as_good_the_cheapest_is_chosen() -> None:
     members = drawn({"a": 1.0, "b": 1.0}, 2_000, costs={"a": 1.0, "b": 1.0, "twin": 9.0})
     scores = {"twin": members.scores["a"], **members.scores}

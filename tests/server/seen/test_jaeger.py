@@ -1,8 +1,6 @@
 """What a real Jaeger holds of requests."""
 
 import json
-import subprocess
-import sys
 
 import httpx
 import pytest
@@ -11,8 +9,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from ensemble_capacity.trace.file import FileSpanExporter
-from ensemble_capacity.trace.spans import read_jaeger
-from tests.conftest import ROOT
+from ensemble_capacity.trace.spans import spans_in
 from tests.server.clients import Grpc, infer_request
 from tests.server.load import Load
 from tests.server.seen import jaeger as program
@@ -37,10 +34,8 @@ def whole(jaeger, trace_id, names=frozenset(SERVICES)):
     """The spans that it holds of a trace, by name, once those of these names are there."""
 
     def spans():
-        if jaeger.get(f"/api/v3/traces/{trace_id}") is None:
-            return {}
-        [trace] = read_jaeger(jaeger.url, trace_id)
-        return {span.name: span for span in trace.spans}
+        found = jaeger.get(f"/api/v3/traces/{trace_id}")
+        return {} if found is None else {span.name: span for span in spans_in(found["result"])}
 
     eventually(lambda: set(names) <= set(spans()))
     assert set(spans()) == set(names)
@@ -169,14 +164,3 @@ def test_a_file_of_traces_is_accepted(jaeger, tmp_path):
         uploaded = httpx.post(f"{jaeger.url}/api/transform", content=line)
         assert uploaded.json()["data"][0]["traceID"] == trace_id
     assert whole(jaeger, trace_id, {"classify", "batch"})["batch"].attributes["ensemble.batch.size"] == 1
-
-
-def test_what_it_holds_is_drawn(server, jaeger, tmp_path):
-    trace_id = over_http(server, None)
-    whole(jaeger, trace_id)
-    command = [sys.executable, "-m", "ensemble_capacity.trace", "--jaeger", jaeger.url]
-    drawn = subprocess.run([*command, trace_id], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert trace_id in drawn
-    assert all(name in drawn for name in SERVICES)
-    newest = subprocess.run([*command, "--json"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert json.loads(newest)[0]["trace_id"] == trace_id

@@ -32,8 +32,8 @@ from deployments.pipeline.member_client import Member, Members
 from ensemble_features.cache.stores import open_store
 from ensemble_features.cascade.feature import Cascading
 from ensemble_features.cascade.flow import LoadState
-from ensemble_features.loading.settings import LoadingSettings
-from ensemble_features.shadow.settings import ShadowSettings
+from ensemble_features.loading.flow import LoadingSettings
+from ensemble_features.shadow.flow import ShadowSettings
 from ensemble_interop.remote.calls import connect_to
 from ensemble_interop.remote.client import CallError
 from ensemble_interop.remote.tensors import TensorSettings, bind, convert_pixels
@@ -122,12 +122,12 @@ async def form(client):
     return response.status_code, counted.get("execution_count")
 
 
-def crowded(image=JPEG, by=ANYONE, headers=None, **taken):
+def crowded(image=JPEG, by=ANYONE, headers=None, pixels=0, **taken):
     """Send an image while others have these places: the status, and when to come again."""
 
     async def see(client):
         admission = client.replica._ingress.admission
-        with admission.admitted(**{"images": 1, "size": 0, **taken}, by=by):
+        with admission.admitted(**{"images": 1, "size": 0, **taken}, by=by), admission.isolated(pixels):
             admission.refusal("another client was refused", Caller("another"))
             response = await client.post("/classify", content=image, headers=headers)
         return response.status_code, response.headers.get("retry-after")

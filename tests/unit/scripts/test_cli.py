@@ -144,8 +144,8 @@ def test_a_shell_completes_commands_and_options(tmp_path):
     script = """eval "$(ensemble completion)"
     COMP_WORDS=(ensemble tr) COMP_CWORD=1; _ensemble; echo "${COMPREPLY[*]}"
     COMP_WORDS=(ensemble trace --sl) COMP_CWORD=2; _ensemble; echo "${COMPREPLY[*]}"
-    COMP_WORDS=(ensemble load --pr) COMP_CWORD=2; _ensemble; echo "${COMPREPLY[*]}"
+    COMP_WORDS=(ensemble load --p) COMP_CWORD=2; _ensemble; echo "${COMPREPLY[*]}"
     """
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout.splitlines() == ["trace train", "--slowest", "--processes --protocol"]
+    assert done.stdout.splitlines() == ["trace train", "--slowest", "--percentile --protocol"]

@@ -190,7 +190,6 @@ class Shape(click.ParamType[Any]):
 @option("--seconds", type=Number(), default=15.0, help="Time of each load that is measured.")
 @option("--warm-up", type=Number(or_zero=True), default=1.0, help="Time of load before the measurement, seconds.")
 @option("--timeout", type=Number(), default=60.0, help="Deadline of a request, seconds.")
-@option("--processes", type=click.IntRange(1, 64), default=1, help="Processes that send.")
 @option("--connections", type=POSITIVE, help="Most connections; default: 1,000, for gRPC up to 8.")
 @file_options("json", "markdown")
 def main(**given: Any) -> None:
@@ -225,7 +224,7 @@ def loaded(options: SimpleNamespace, target: Target) -> list[Row]:
     duration = Duration(options.warm_up, options.seconds, None if options.slo_ms is None else percentile)
 
     def run(mode: Mode) -> Row:
-        rows.append(row := measure(target, mode, duration, processes=options.processes, watched=True))
+        rows.append(row := measure(target, mode, duration, watched=True))
         print(f"{row.name}: {row.requests_per_s:,.1f} requests/s", file=sys.stderr)
         return row
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import cycle, zip_longest
+from itertools import cycle
 from pathlib import Path
 from random import Random
-from typing import Literal
 
 import numpy as np
 
 from ensemble_capacity.load.protocols import RequestBuilder
-from ensemble_serving.transports import Request, Transport, connect
+from ensemble_serving.transports import Request, Server, Transport, connect
 
-Process = Literal["poisson", "constant"]
-CHUNK = 4096
 # Requests of an open loop that find no free connection wait for one.
 MOST_CONNECTIONS = 1000
 # Over gRPC calls share connections; HAProxy's and others' default is 100 calls on each.
@@ -25,17 +22,15 @@ CALLS_A_CONNECTION, MOST_CHANNELS = 50, 8
 
 @dataclass(frozen=True)
 class Arrivals:
-    """An arrival process.
+    """Arrivals of a Poisson process.
 
     Attributes:
         rate: requests per second, on average.
-        process: `constant` spaces them evenly, `poisson` independently.
-        times: given ones, seconds from the first; they replace the two above.
+        times: given ones, seconds from the first, which replace the process.
         seed: the same one gives the same times.
     """
 
     rate: float
-    process: Process = "poisson"
     times: tuple[float, ...] | None = None
     seed: int = 0
 
@@ -44,17 +39,10 @@ class Arrivals:
         if self.times is not None:
             yield from self.times
             return
-        draw, last = np.random.default_rng(self.seed), 0.0
+        draw, due = np.random.default_rng(self.seed), 0.0
         while True:
-            due = last + np.cumsum(self._gaps(draw))
-            yield from due.tolist()
-            last = float(due[-1])
-
-    def _gaps(self, draw: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        mean = 1 / self.rate
-        if self.process == "constant":
-            return np.full(CHUNK, mean)
-        return draw.exponential(mean, CHUNK)
+            due += draw.exponential(1 / self.rate)
+            yield due
 
 
 @dataclass(frozen=True)
@@ -113,7 +101,7 @@ class Target:
         channels = MOST_CHANNELS if concurrency is None else min(MOST_CHANNELS, -(-concurrency // CALLS_A_CONNECTION))
         most = self.connections or (channels if self.is_grpc else MOST_CONNECTIONS)
         headers = (("authorization", f"Bearer {self.key}"),) if self.key else ()
-        return connect(self.url, connections=most, timeout_s=self.timeout_s, headers=headers, ca_file=self.ca_file)
+        return connect(Server(self.url, most, self.timeout_s, headers, self.ca_file))
 
     def requests(self) -> Iterator[Request]:
         """Yield a request for each group of `batch` images; the first images fill the last group up."""
@@ -121,14 +109,12 @@ class Target:
         for start in range(0, count, self.batch):
             yield self.protocol.request([self.images[(start + i) % count] for i in range(self.batch)])
 
-    def turns(self, part: int, parts: int) -> Iterator[tuple[Request, str]]:
-        """Yield requests without end, each with its image's label, or an empty one: one of several parts of all."""
+    def turns(self) -> Iterator[tuple[Request, str]]:
+        """Return requests without end, each with its image's label, or an empty one."""
         if self.repeats is not None:
-            yield from ((self.protocol.request([each]), "") for each in partly_repeated(self.images, self.repeats))
-        pairs = list(zip_longest(self.requests(), self.labels, fillvalue=""))
-        # Each part begins elsewhere.
-        first = part * len(pairs) // parts
-        yield from cycle(pairs[first:] + pairs[:first])
+            return ((self.protocol.request([each]), "") for each in partly_repeated(self.images, self.repeats))
+        requests = list(self.requests())
+        return cycle(list(zip(requests, self.labels or [""] * len(requests), strict=True)))
 
 
 def marked(image: bytes, number: int) -> bytes:

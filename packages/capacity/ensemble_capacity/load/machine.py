@@ -31,67 +31,51 @@ class Figures:
     memory_mb: dict[str, float] = field(default_factory=dict)
 
 
-class Usage:
-    """Counts what a server on this machine uses."""
+class Processes:
+    """A process and all that descend from it; no process without a root."""
 
-    def __init__(self, url: str) -> None:
-        """Find the server at a URL, and begin."""
-        self._processes = Processes.of_port(*address(parsed(url)))
+    def __init__(self, root: psutil.Process | None) -> None:
+        """Set the root, and begin to count."""
+        self._root = root
+        # The name and the CPU time of each so far, seconds; also of ended processes.
+        self._seen: dict[psutil.Process, tuple[str, float]] = {}
         self.begin()
+
+    @classmethod
+    def of(cls, url: str) -> Processes:
+        """Find the server at a URL; no process if it is on another machine, or another user's."""
+        host, port = address(parsed(url))
+        if not _is_here(host):
+            return cls(None)
+        with suppress(psutil.Error, ValueError):
+            open_ones = psutil.net_connections("tcp")
+            pids = [each.pid for each in open_ones if each.status == psutil.CONN_LISTEN and each.laddr[1:] == (port,)]
+            # Another user's process has no id here, for which psutil would take this process.
+            if pid := next(filter(None, pids), None):
+                process = psutil.Process(pid)
+                # What `ensemble serve` starts is marked by who started it.
+                marked = process.environ().get(MARK, "")
+                return cls(psutil.Process(int(marked.partition("@")[0])) if marked else process)
+        return cls(None)
 
     def begin(self) -> None:
         """Count from now on."""
-        self._began = time.perf_counter()
-        self._before = {} if self._processes is None else self._processes.cpu_s()
+        self._began, self._before = time.perf_counter(), self.cpu_s()
 
     def figures(self) -> Figures:
         """Report the CPU time since the begin, and the memory now."""
         seconds = time.perf_counter() - self._began
-        if self._processes is None:
-            return Figures(seconds)
-        used = {name: total - self._before.get(name, 0.0) for name, total in self._processes.cpu_s().items()}
-        return Figures(seconds, dict(sorted(used.items(), key=lambda each: -each[1])), self._processes.memory_mb())
-
-
-class Processes:
-    """A process and all that descend from it.
-
-    Attributes:
-        seen: the name and the CPU time of each so far, seconds; also of ended processes.
-    """
-
-    def __init__(self, root: psutil.Process) -> None:
-        self._root = root
-        self.seen: dict[psutil.Process, tuple[str, float]] = {}
-
-    @classmethod
-    def of_port(cls, host: str, port: int) -> Processes | None:
-        """Find the server that listens on a port of this machine; None if it is elsewhere, or another user's."""
-        if not _is_here(host):
-            return None
-        try:
-            open_ones = psutil.net_connections("tcp")
-        except psutil.Error:
-            return None
-        pids = [each.pid for each in open_ones if each.status == psutil.CONN_LISTEN and each.laddr[1:] == (port,)]
-        # Another user's process has no id here, for which psutil would take this process.
-        pids = [pid for pid in pids if pid is not None]
-        with suppress(psutil.Error, ValueError):
-            process = psutil.Process(pids[0]) if pids else None
-            if process is not None:
-                # What `ensemble serve` starts is marked by who started it.
-                marked = process.environ().get(MARK, "")
-                return cls(psutil.Process(int(marked.partition("@")[0])) if marked else process)
-        return None
+        used = {name: total - self._before.get(name, 0.0) for name, total in self.cpu_s().items()}
+        return Figures(seconds, dict(sorted(used.items(), key=lambda each: -each[1])), self.memory_mb())
 
     def cpu_s(self) -> dict[str, float]:
         """Sum the CPU time so far, seconds, by the processes' names; of processes that have ended as well."""
         for process in self._all():
             with suppress(psutil.Error):
                 times = process.cpu_times()
-                name = self.seen[process][0] if process in self.seen else _name(process)
-                self.seen[process] = name, times.user + times.system
-        return _summed(self.seen.values())
+                name = self._seen[process][0] if process in self._seen else _name(process)
+                self._seen[process] = name, times.user + times.system
+        return _summed(self._seen.values())
 
     def memory_mb(self) -> dict[str, float]:
         """Sum the proportional set size, megabytes, by the processes' names: a page that several share counts once.
@@ -106,7 +90,7 @@ class Processes:
 
     def _all(self) -> list[psutil.Process]:
         with suppress(psutil.Error):
-            return [self._root, *self._root.children(recursive=True)]
+            return [] if self._root is None else [self._root, *self._root.children(recursive=True)]
         return []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -12,7 +11,7 @@ from tqdm import tqdm
 
 from ensemble_capacity.load.generator import Generator
 from ensemble_capacity.load.load import Closed, Mode, Target
-from ensemble_capacity.load.machine import Figures, Usage
+from ensemble_capacity.load.machine import Figures, Processes
 from ensemble_capacity.load.records import (
     DEGRADED,
     RIGHT,
@@ -76,11 +75,10 @@ class Row:
         late_p99_ms: how much later than due requests left this machine, 99th percentile.
         client_cpu_ms: CPU time of the load generator per request.
         client: `ok`; or why the client, and not the server, may have been measured: `busy`, and how much of the time
-            its processes worked, or `late`, and how late requests left.
+            its process worked, or `late`, and how late requests left.
         top1: share of right answers, percent; None without labels.
         degraded: share of answers that lack a member.
         shed: share of answers that fewer members made because of the load.
-        stages_ms: mean durations that the server's responses name.
         timeline: rate and latency, second by second.
     """
 
@@ -107,7 +105,6 @@ class Row:
     shed: float
     min_ms: float = float("nan")
     server: Figures = field(default_factory=Figures)
-    stages_ms: dict[str, float] = field(default_factory=dict)
     timeline: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -130,7 +127,6 @@ def row(
     *,
     percentile: float | None = None,
     cpu_s: float = 0.0,
-    processes: int = 1,
     **more: Any,
 ) -> Row:
     """Make the row of a load, by the requests that were due between two times, seconds of `time.perf_counter`.
@@ -163,7 +159,7 @@ def row(
         slo_percentile_ms=None if percentile is None else quantile(with_failures(due), percentile),
         late_p99_ms=late,
         client_cpu_ms=1000 * cpu_s / max(1, len(done)),
-        client=_client(cpu_s / (end - begin) / processes, late, quantile(latencies, 99)),
+        client=_client(cpu_s / (end - begin), late, quantile(latencies, 99)),
         top1=100 * _share(well, RIGHT) if target.labels else None,
         degraded=_share(well, DEGRADED),
         shed=_share(well, SHED),
@@ -195,52 +191,28 @@ def timeline(found: Records, begin: float, end: float) -> list[dict[str, Any]]:
     return seconds
 
 
-def stages_ms(timings: list[str]) -> dict[str, float]:
-    """Average the durations that `Server-Timing` headers name, milliseconds, in their order.
-
-    Source: https://www.w3.org/TR/server-timing/
-    """
-    sums: dict[str, list[float]] = {}
-    for header in timings:
-        for metric in header.split(","):
-            fields = [field.strip() for field in metric.split(";")]
-            values = dict(field.partition("=")[::2] for field in fields[1:])
-            with suppress(KeyError, ValueError):
-                took = float(values["dur"])
-                sums.setdefault(values.get("desc", fields[0]).strip('"'), []).append(took)
-    return {name: sum(each) / len(each) for name, each in sums.items()}
-
-
 def _bar(seconds: float, hidden: bool) -> tqdm[NoReturn]:
     form = "{percentage:3.0f}%|{bar}| {elapsed} of {total:.0f} s"
     return tqdm(total=seconds, bar_format=form, leave=False, mininterval=0.5, disable=hidden or None)
 
 
-def measure(
-    target: Target,
-    mode: Mode,
-    duration: Duration,
-    *,
-    processes: int = 1,
-    watched: bool = False,
-) -> Row:
-    """Load a server by several processes; if it is `watched`, show the time, and count what it uses meanwhile.
+def measure(target: Target, mode: Mode, duration: Duration, *, watched: bool = False) -> Row:
+    """Load a server; if it is `watched`, show the time, and count what it uses meanwhile.
 
     Raises:
         ScriptError: the load generator did not start.
     """
-    usage = Usage(target.url) if watched else None
+    server = Processes.of(target.url) if watched else Processes(None)
     length = duration.warm_up_s + duration.seconds
-    with Generator(target, mode, processes) as generator, _bar(length, not watched) as bar:
+    with Generator(target, mode) as generator, _bar(length, not watched) as bar:
 
         def tick() -> None:
             bar.update(min(time.perf_counter() - generator.began, length) - bar.n)
 
         generator.run(duration.warm_up_s, tick)
-        if usage is not None:
-            usage.begin()
+        server.begin()
         generator.run(length, tick)
-        figures = Figures() if usage is None else usage.figures()
+        figures = server.figures()
         begin = generator.began + duration.warm_up_s
         end = min(begin + duration.seconds, time.perf_counter())
     found = generator.records()
@@ -251,10 +223,8 @@ def measure(
         target,
         mode,
         percentile=duration.percentile,
-        cpu_s=generator.cpu_s(begin, end),
-        processes=processes,
+        cpu_s=generator.cpu_s * (end - begin) / (end - generator.began),
         stable=is_stable(found, begin, end),
         first_error=generator.first_error,
         server=figures,
-        stages_ms=stages_ms(generator.timings),
     )

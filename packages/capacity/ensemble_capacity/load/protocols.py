@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,29 +84,16 @@ _decoded = msgspec.json.Decoder(_Response).decode
 
 @dataclass(frozen=True)
 class Classify(RequestBuilder):
-    """An image as the body of a request.
-
-    Attributes:
-        path: that responds.
-        headers: instead of the image's content type.
-        body: a text that has the image in base64 for `BASE64`; None for the image as it is.
-    """
+    """An image as the body of a request to a path."""
 
     name: ClassVar[str] = CLASSIFY
     path: str = "/classify"
-    headers: tuple[tuple[str, str], ...] | None = None
-    body: str | None = None
 
     def request(self, images: Sequence[bytes]) -> Request:
         """Make a request of one image as the body, or of several as a form."""
         if len(images) > 1:
             return self._form(images)
-        [image] = images
-        headers = self.headers if self.headers is not None else (("content-type", _media_type(image)),)
-        body = image
-        if self.body is not None:
-            body = self.body.replace("BASE64", base64.b64encode(image).decode()).encode()
-        return Request(self.path, body, headers)
+        return Request(self.path, images[0], (("content-type", _media_type(images[0])),))
 
     def seen(self, body: bytes, label: str) -> int:
         """See `RequestBuilder.seen`."""

@@ -44,45 +44,33 @@ class Trial:
         return f"{self.answered:.1f} requests/s at a p99 {p99}"
 
 
-@dataclass(frozen=True)
-class Bracket:
-    """Bounds of the highest rate that holds: it is `low` or more, and below `high`."""
-
-    low: float = 0.0
-    high: float = math.inf
-
-    def narrowed(self, trial: Trial) -> Bracket:
-        """Take a trial into account; a lower rate that fails outweighs a higher one that held."""
-        if trial.holds:
-            return Bracket(max(self.low, trial.rate), self.high)
-        return Bracket(self.low if self.low < trial.rate else 0.0, min(self.high, trial.rate))
-
-    def next(self, last: Trial) -> float:
-        """Choose the rate to try after a trial."""
-        if self.low and self.high < math.inf:
-            return math.sqrt(self.low * self.high)
-        if self.low:
-            return UP * self.low
-        # A server that is overloaded shows about what it can answer, or much less.
-        return min(DOWN * self.high, max(LEAST_DOWN * self.high, 0.9 * last.answered))
-
-
-def bracket(at: Callable[[float], Trial], first: float, *, known: Bracket = Bracket()) -> Bracket:
-    """Find the highest rate that holds, to the share `CLOSE`.
+def highest(at: Callable[[float], Trial], first: float, high: float = math.inf) -> float:
+    """Find the highest rate that holds, to the share `CLOSE`; 0 if none does.
 
     Args:
         at: tries a rate.
         first: the rate to begin with.
-        known: bounds that are known before.
+        high: a rate that does not hold.
     """
-    found, rate = known, first
+    low, rate = 0.0, first
     for _ in range(TRIES):
         trial = at(rate)
-        found = found.narrowed(trial)
-        if found.high <= (1 + CLOSE) * found.low or found.high <= LOWEST * first:
+        if trial.holds:
+            low = rate
+        else:
+            high = rate
+        if high <= (1 + CLOSE) * low or high <= LOWEST * first:
             break
-        rate = found.next(trial)
-    return found
+        rate = _next(low, high, trial)
+    return low
+
+
+def _next(low: float, high: float, last: Trial) -> float:
+    """Choose the rate to try between bounds after a trial."""
+    if low:
+        return UP * low if math.isinf(high) else math.sqrt(low * high)
+    # A server that is overloaded shows about what it can answer, or much less.
+    return min(DOWN * high, max(LEAST_DOWN * high, 0.9 * last.answered))
 
 
 def confirmed(at: Callable[[float], Trial], rate: float) -> Trial:
@@ -114,9 +102,6 @@ def search(slo_ms: float, run: Callable[[Mode], Row]) -> bool:
         return Trial(rate, row.requests_per_s, holds(row))
 
     # Where so many clients are answered in time, they may not have filled the server.
-    known = Bracket() if holds(peak) else Bracket(high=most)
-    found = bracket(at, 0.8 * most, known=known)
-    if not found.low:
-        return False
+    found = highest(at, 0.8 * most, math.inf if holds(peak) else most)
     # A rate may have held by luck.
-    return confirmed(partial(at, seed=1), found.low).holds
+    return bool(found) and confirmed(partial(at, seed=1), found).holds

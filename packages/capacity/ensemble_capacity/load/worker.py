@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import itertools
 import os
 import struct
 import sys
@@ -24,8 +23,6 @@ from ensemble_serving.transports import NoResponse, Request, Response, ResponseT
 
 # Between two reports.
 REPORT_S = 0.2
-# Of so many responses the `Server-Timing` of one is kept.
-TIMED = 32
 PACK = struct.Struct(LAYOUT).pack
 # An open loop ends by itself when so many requests wait for the server: more would only take memory.
 MOST_UNDER_WAY = 20_000
@@ -40,31 +37,19 @@ Turns = Iterator[tuple[Request, str]]
 
 
 @dataclass(frozen=True)
-class Job:
-    """One process' part of a load."""
-
-    target: Target
-    mode: Mode
-    part: int
-    parts: int
-
-
-@dataclass(frozen=True)
 class Report:
     """What a worker reports.
 
     Attributes:
         records: what became of requests since the last report, of `records.DTYPE`.
-        cpu_s: CPU time of the process so far, seconds.
+        cpu_s: CPU time of the process since the load began, seconds.
         first_error: what the first failed request got.
-        timings: some `Server-Timing` headers since the last report.
         ended: whether nothing more is sent: it was stopped, no request is left, or too many wait for the server.
     """
 
     records: bytes
     cpu_s: float
     first_error: str
-    timings: tuple[str, ...]
     ended: bool
 
 
@@ -98,28 +83,26 @@ class Alarm:
 
 
 def main() -> None:
-    """Run as a process: take the job, report that all is prepared, send from the time that comes until more comes."""
+    """Run as a process: take the load, report that all is prepared, send from the time that comes until more comes."""
     pipe = Connection(int(sys.argv[1]))
     # It takes half of the CPU that asyncio's own loop takes.
-    uvloop.run(Worker(pipe.recv(), pipe).run())
+    uvloop.run(Worker(pipe, *pipe.recv()).run())
 
 
 class Worker:
     """Sends requests and notes what becomes of each, until it is stopped."""
 
-    def __init__(self, job: Job, pipe: Connection) -> None:
-        self._job, self._pipe = job, pipe
+    def __init__(self, pipe: Connection, target: Target, mode: Mode) -> None:
+        self._target, self._mode, self._pipe = target, mode, pipe
         self._records = bytearray()
-        self._timings: list[str] = []
         self._first_error = ""
-        self._count = 0
         self.stopped, self.under_way = False, 0
 
     async def run(self) -> None:
         """Send and report, from begin to end."""
-        job, loop = self._job, asyncio.get_running_loop()
-        turns = job.target.turns(job.part, job.parts)
-        self._transport = job.target.connect(job.mode.concurrency if isinstance(job.mode, Closed) else None)
+        # Made before the first one is due.
+        mode, turns, loop = self._mode, self._target.turns(), asyncio.get_running_loop()
+        self._transport = self._target.connect(mode.concurrency if isinstance(mode, Closed) else None)
         self._over = asyncio.Event()
         # A collection of garbage would be a pause in which nothing is sent, and no circles are made here.
         gc.collect()
@@ -129,13 +112,15 @@ class Worker:
         begin: float = await asyncio.to_thread(self._pipe.recv)
         # Not by `add_reader`, which would make the pipe non-blocking for what is sent, too.
         threading.Thread(target=self._await_stop, args=(loop,), daemon=True).start()
-        reporting = loop.create_task(self._report_regularly())
-        if isinstance(job.mode, Closed):
-            closed_loop(self, job.mode, turns, begin, len(range(job.part, job.mode.concurrency, job.parts)))
+        self._cpu_before = time.process_time()
+        tasks = [loop.create_task(self._report_regularly())]
+        if isinstance(mode, Closed):
+            tasks += [loop.create_task(client(self, mode, turns, begin)) for _ in range(mode.concurrency)]
         else:
-            open_loop(self, job.mode, turns, begin, slice(job.part, None, job.parts))
+            open_loop(self, mode, turns, begin)
         await self._over.wait()
-        reporting.cancel()
+        for task in tasks:
+            task.cancel()
         await self._transport.close()
         # The command may have been ended meanwhile.
         with suppress(OSError):
@@ -160,55 +145,45 @@ class Worker:
             self._report(ended=False)
 
     def _report(self, ended: bool) -> None:
-        records, cpu_s = bytes(self._records), time.process_time()
-        self._pipe.send(Report(records, cpu_s, self._first_error, tuple(self._timings), ended))
+        cpu_s = time.process_time() - self._cpu_before
+        self._pipe.send(Report(bytes(self._records), cpu_s, self._first_error, ended))
         self._records.clear()
-        self._timings.clear()
 
-    def send(
-        self, request: Request, label: str, due: float, then: Callable[[Response | None], None], flags: int = 0
-    ) -> None:
-        """Send a request that was due at a time, and call `then` with the response, or None if there was none."""
-        self.under_way += 1
+    def send(self, request: Request, label: str, due: float, flags: int = 0) -> asyncio.Future[Response]:
+        """Send a request that was due at a time, and note what becomes of it."""
         began = time.perf_counter()
 
         def done(future: asyncio.Future[Response]) -> None:
             self.under_way -= 1
-            response = None if future.exception() else future.result()
-            self._note(response, future.exception(), label, due, began, flags)
-            then(response)
+            self._note(future, label, due, began, flags)
             if self.stopped:
                 self.stop()
 
-        self._transport.send(request).add_done_callback(done)
+        self.under_way += 1
+        future = self._transport.send(request)
+        future.add_done_callback(done)
+        return future
 
-    def _note(
-        self, response: Response | None, error: BaseException | None, label: str, due: float, began: float, flags: int
-    ) -> None:
-        batch = self._job.target.batch
-        if response is None:
+    def _note(self, future: asyncio.Future[Response], label: str, due: float, began: float, flags: int) -> None:
+        batch, error = self._target.batch, future.exception()
+        if error is not None:
             if not isinstance(error, NoResponse):
                 raise RuntimeError("a transport failed") from error
             self._first_error = self._first_error or str(error)
             status = LATE if isinstance(error, ResponseTimeout) else LOST
             self._records += PACK(due, began, time.perf_counter(), status, flags, batch)
             return
+        response = future.result()
         if response.ok:
-            flags |= self._job.target.protocol.seen(response.body, label)
+            flags |= self._target.protocol.seen(response.body, label)
         if not response.ok or flags & FAILED:
             self._first_error = self._first_error or f"{response.status} {response.body[:300].decode(errors='replace')}"
         self._records += PACK(due, response.sent, response.at, response.status, flags, batch)
-        self._count += 1
-        if self._count % TIMED == 0 and (timing := response.header("server-timing")):
-            self._timings.append(timing)
 
 
-def open_loop(sender: Worker, arrivals: Arrivals, turns: Turns, begin: float, part: slice) -> None:
-    """Send each request when it is due, whatever becomes of the others.
-
-    The first is due at `begin`, seconds of `time.perf_counter`; `part` says which of the arrivals are sent here.
-    """
-    offsets = itertools.islice(arrivals.offsets(), part.start, part.stop, part.step)
+def open_loop(sender: Worker, arrivals: Arrivals, turns: Turns, begin: float) -> None:
+    """Send each request when it is due, whatever becomes of the others; the first is due at `begin`."""
+    offsets = arrivals.offsets()
     following = next(offsets, None)
 
     def send_due() -> None:
@@ -218,7 +193,7 @@ def open_loop(sender: Worker, arrivals: Arrivals, turns: Turns, begin: float, pa
             if due > time.perf_counter():
                 alarm.set(due)
                 return
-            sender.send(*next(turns), due, lambda _: None)
+            sender.send(*next(turns), due)
             following = next(offsets, None)
         alarm.close()
         sender.stop()
@@ -227,47 +202,23 @@ def open_loop(sender: Worker, arrivals: Arrivals, turns: Turns, begin: float, pa
     alarm.set(begin)
 
 
-def closed_loop(sender: Worker, mode: Closed, turns: Turns, begin: float, clients: int) -> None:
-    """Start clients, each of which sends its next request when it has the response to its last."""
-    loop = asyncio.get_running_loop()
-    for _ in range(clients):
-        # asyncio's clock and ours are the same one.
-        loop.call_at(begin, _Client(sender, mode, turns).send_next)
-    if not clients:
-        sender.stop()
-
-
-class _Client:
-    """A client of a closed loop; it ends when the sender is stopped."""
-
-    def __init__(self, sender: Worker, mode: Closed, turns: Turns) -> None:
-        self._sender, self._mode, self._turns = sender, mode, turns
-        self._refusals = 0
-
-    def send_next(self) -> None:
-        """Send the next request."""
-        self._request, self._label = next(self._turns)
-        self._send()
-
-    def _send(self) -> None:
-        if not self._sender.stopped:
-            flags = RETRY if self._refusals == 1 else 0
-            self._sender.send(self._request, self._label, time.perf_counter(), self._done, flags)
-
-    def _done(self, response: Response | None) -> None:
+async def client(sender: Worker, mode: Closed, turns: Turns, begin: float) -> None:
+    """Send one request after the other, each when the response to the last is there, until the sender is stopped."""
+    await asyncio.sleep(begin - time.perf_counter())
+    (request, label), refusals = next(turns), 0
+    while not sender.stopped:
+        try:
+            response = await sender.send(request, label, time.perf_counter(), RETRY if refusals == 1 else 0)
+        except NoResponse:
+            response = None
         if response is not None and response.ok:
-            self._refusals = 0
-            self.send_next()
-            return
-        wait_s = None if response is None else response.retry_after_s
-        self._refusals = 0 if wait_s is None else self._refusals + 1
-        later, loop = self.send_next, asyncio.get_running_loop()
-        if self._mode.obey and wait_s is not None:
-            later = self._send
+            (request, label), refusals = next(turns), 0
+            continue
+        retry_after_s = None if response is None else response.retry_after_s
+        refusals = 0 if retry_after_s is None else refusals + 1
+        if mode.obey and retry_after_s is not None:
+            await asyncio.sleep(retry_after_s)
         else:
-            wait_s = max(self._mode.pause_s, PAUSE_S if response is None else 0.0)
-        if wait_s:
-            loop.call_later(wait_s, later)
-        else:
-            # Not at once: of a transport that fails at once this would never return.
-            loop.call_soon(later)
+            # Also without a pause, the other clients get a turn.
+            await asyncio.sleep(max(mode.pause_s, PAUSE_S if response is None else 0.0))
+            request, label = next(turns)

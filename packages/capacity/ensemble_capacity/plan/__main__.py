@@ -1,47 +1,99 @@
-"""Predicts a configuration's throughput, latency, CPU time and memory, from two minutes of measured loads."""
+"""Predicts a configuration's throughput, latency, CPU time and memory, from a minute of measured loads."""
 
 from __future__ import annotations
 
-import math
+import copy
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import click
 import msgspec
+from tqdm import tqdm
 
-from deployments.members.openvino_autotune import FOLDER
-from deployments.repository.repository import user_cache
+from deployments.contract.names import INGRESS
+from deployments.cpus import available_cpus
 from ensemble_capacity.load.__main__ import photographs
-from ensemble_capacity.plan import profile as profiles
-from ensemble_capacity.plan.model import FIGURES, STUDENT, Prediction, Profile, predict
-from ensemble_capacity.serving import read
+from ensemble_capacity.load.load import Closed
+from ensemble_capacity.load.measure import Row
+from ensemble_capacity.plan.model import FIGURES, STUDENT, Loop, Prediction, Profile, predict
+from ensemble_capacity.serving import loaded, only_application, read, serving
 from ensemble_models.options import FILE, POSITIVE, Command, Table, option
+from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.shipped import shipped
 
+# Clients of the closed loops that predictions are made from, and of those that are predicted and measured.
+CLIENTS, CHECKED = (1, 2, 4, 8, 16, 32, 64), (3, 6, 12, 24, 48)
+# How long each load lasts. Loads of up to 30 s made predictions no better.
+SECONDS = 4.0
 # Clients of closed loops that are predicted unless other ones are asked for.
 USUAL = (1, 8, 32)
-HEADINGS = ("load", "requests/s", "p50, ms", "p99, ms", "cores used", "memory, MB")
+HEADINGS = ("load", "cores", "requests/s", "p50, ms", "p99, ms", "cores used", "memory, MB")
 # The p99 of fewer requests is the slowest one of them.
 ENOUGH = 100
+
+
+def measure(config: Mapping[str, Any], images: Sequence[bytes]) -> Profile:
+    """Serve a configuration, and measure its profile.
+
+    Args:
+        config: a Serve config of one application, with fixed numbers of replicas.
+        images: encoded, which are sent in turn.
+
+    Raises:
+        ScriptError: the server did not start, or requests failed.
+    """
+    most = in_flight(config)
+    clients = [each for each in sorted((*CLIENTS, *CHECKED)) if each <= most]
+    with serving(config) as url:
+        bar = tqdm(clients, unit="load", leave=False, disable=None)
+        rows = {count: loaded(url, images, Closed(count), SECONDS) for count in bar}
+    if bad := next((each for each in rows.values() if each.failed or not each.requests), None):
+        raise ScriptError(f"{bad.failed} requests failed while it was profiled: {bad.first_error}")
+    memory = rows[clients[-1]].server.memory_mb
+    replicas = sum(megabytes for name, megabytes in memory.items() if name.startswith("ray::"))
+    loops, checks = (tuple(loop(row) for count, row in rows.items() if count in some) for some in (CLIENTS, CHECKED))
+    return Profile(available_cpus(), loops, checks, replicas, sum(memory.values()) - replicas)
+
+
+def fixed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace autoscaling by the number of replicas at the start, at least one."""
+    made = copy.deepcopy(dict(config))
+    for entry in only_application(made).get("deployments") or []:
+        if entry.get("autoscaling_config") is not None or entry.get("num_replicas") == "auto":
+            entry["num_replicas"] = max(1, configuration.replicas_at_start(entry))
+            entry.pop("autoscaling_config", None)
+    return made
+
+
+def in_flight(config: Mapping[str, Any]) -> int:
+    """Count the requests that all replicas of the ingress admit at a time."""
+    application = only_application(config)
+    made = configuration.check_arguments(application)
+    return made.ingress.max_in_flight * configuration.replicas_of(application, made).get(INGRESS, 1)
+
+
+def loop(row: Row) -> Loop:
+    """Take the figures of a closed loop from its row."""
+    used = 1000 * row.per_request(sum(row.server.cpu_s.values()))
+    figures = row.requests_per_s, row.percentiles_ms["p50"], row.percentiles_ms["p99"], used
+    return Loop(int(row.value), row.requests, *map(float, figures))
 
 
 def cells(found: Prediction) -> list[str]:
     """Make a prediction's line of the table."""
     bounds = [str(found.intervals[name]) for name in FIGURES]
-    return [f"{found.clients} at a time", *bounds, f"{found.cpu:.2f}", f"{found.memory_mb:,.0f}"]
+    load = [f"{found.clients} at a time", str(found.cores)]
+    return [*load, *bounds, f"{found.cpu:.2f}", f"{found.memory_mb:,.0f}"]
 
 
-def notes(found: Sequence[Prediction], profile: Profile, cores: int) -> Iterator[str]:
+def notes(found: Sequence[Prediction], profile: Profile) -> Iterator[str]:
     """Say what the predictions depend on, and why an interval is wide or unknown."""
-    facts = profile.machine
-    yield f"Predicted, not measured, by a profile of {facts['cpu']}, {facts['cores']} cores, {facts['date']}."
-    if cores != profile.cores:
-        times = f"{cores / profile.cores:g} times the replicas"
-        yield f"{cores} cores were not measured: predicted for {times}, each as fast as here."
+    yield "Predicted from loads of this machine, not measured."
+    if any(each.cores != profile.cores for each in found):
+        yield f"Only {profile.cores} cores were measured: others have so many more or fewer replicas, as fast as here."
     for name in FIGURES:
         if any(each.intervals[name].is_wide for each in found):
             ratios = profile.ratios(name)
@@ -61,15 +113,13 @@ def remedy(name: str, profile: Profile) -> str:
     fewest = min(each.requests for each in profile.checks)
     if name == "p99_ms" and fewest < ENOUGH:
         return f"A load had {fewest} requests, too few for a p99: `ensemble load --seconds` measures more of them."
-    return "The machine's speed changed meanwhile: measure on an idle machine, --measure."
+    return "The machine's speed changed meanwhile: repeat the command on an idle machine."
 
 
 @click.command("plan", cls=Command)
 @click.argument("config", type=FILE, default=shipped("configs/colocated.yaml"))
-@option("--profile", type=FILE, help="File of the profile; default: in the user's cache folder.")
-@option("--measure", is_flag=True, help="Measure the profile again.")
 @option("--images", type=FILE, multiple=True, metavar="PATH...", help="Images to send; default: tests/cat.jpg.")
-@option("--cores", type=POSITIVE, help="Cores of the machine to predict for; default: this one's.")
+@option("--cores", type=POSITIVE, multiple=True, metavar="N...", help="Cores to predict for; default: this machine's.")
 @option(
     "--concurrency", type=POSITIVE, multiple=True, metavar="N...", help="Clients of a closed loop; default: 1 8 32."
 )
@@ -79,49 +129,28 @@ def main(**given: Any) -> None:
 
     ensemble plan configs/colocated.yaml                       # 1, 8 and 32 clients at a time
     ensemble plan configs/colocated.yaml --concurrency 4 64
-    ensemble plan configs/colocated.yaml --cores 16            # another machine
+    ensemble plan configs/colocated.yaml --cores 4 16          # other machines
 
-    The first time it serves the configuration here, and measures it for about two minutes. The profile is kept. A
-    prediction is an interval; the errors of predictions that were measured, too, decide its width. See
-    docs/capacity.md.
+    The command serves the configuration here, and measures it for a minute. A prediction is an interval; the errors of
+    predictions that were measured, too, decide its width. See docs/capacity.md.
     """
     options = SimpleNamespace(**given)
-    config = read(options.config)
-    profile = kept(config, photographs(options.images), options.profile, options.measure)
-    cores = options.cores or profile.cores
-    most = max(1, math.floor(profile.most_in_flight * cores / profile.cores))
+    config = fixed(read(options.config))
+    images, cores = photographs(options.images), options.cores or [available_cpus()]
+    most = max(1, in_flight(config) * min(cores) // available_cpus())
     if max(options.concurrency, default=0) > most:
         raise click.UsageError(
             f"--concurrency: of more than {most} requests at a time the server refuses some; name at most {most}, or "
             "raise ingress.max_in_flight"
         )
-    usual = [clients for clients in USUAL if clients <= most]
-    found = [predict(profile, clients, cores) for clients in options.concurrency or usual]
+    print("Measuring this configuration, about a minute.", file=sys.stderr)
+    profile = measure(config, images)
+    usual = [each for each in USUAL if each <= most]
+    found = [predict(profile, clients, count) for count in cores for clients in options.concurrency or usual]
     if options.as_json:
-        print(msgspec.json.encode({"machine": profile.machine, "cores": cores, "predicted": found}).decode())
-    else:
-        Table(HEADINGS, [cells(each) for each in found], words=range(4), notes=[*notes(found, profile, cores)]).show()
-
-
-def kept(config: dict[str, Any], images: Sequence[bytes], file: Path | None, again: bool) -> Profile:
-    """Read the profile of a configuration, or measure and keep it.
-
-    Raises:
-        ScriptError: it can't be measured or read, or depends on something else.
-    """
-    digest = profiles.digest(config, images)
-    file = file or user_cache(FOLDER) / f"plan-{digest}.json"
-    if file.exists() and not again:
-        if (known := profiles.read(file)).digest != digest:
-            raise ScriptError(
-                f"{file} is of another configuration, other images, another machine or another OpenVINO; name the same "
-                "configuration and --images, or measure again: --measure"
-            )
-        return known
-    print(f"Measuring this configuration, about two minutes; the profile is kept in {file}.", file=sys.stderr)
-    found = profiles.measure(config, images)
-    profiles.write(found, file)
-    return found
+        print(msgspec.json.encode({"measured_cores": profile.cores, "predicted": found}).decode())
+        return
+    Table(HEADINGS, [cells(each) for each in found], words=range(5), notes=[*notes(found, profile)]).show()
 
 
 if __name__ == "__main__":

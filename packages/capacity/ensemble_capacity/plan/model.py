@@ -64,6 +64,7 @@ class Prediction(msgspec.Struct, frozen=True):
 
     Attributes:
         clients: of the loop.
+        cores: of the machine.
         requests_per_s: that are answered.
         p50_ms: of the latency.
         p99_ms: of the latency.
@@ -73,6 +74,7 @@ class Prediction(msgspec.Struct, frozen=True):
     """
 
     clients: int
+    cores: int
     requests_per_s: float
     p50_ms: float
     p99_ms: float
@@ -85,20 +87,14 @@ class Profile(msgspec.Struct, frozen=True):
     """The measurements of a configuration.
 
     Attributes:
-        digest: of what they depend on.
-        machine: its facts, in words.
         cores: that could be used.
-        most_in_flight: requests at all replicas of the ingress, of which the server refuses more.
         loops: by their clients, ascending.
         checks: further loops, whose distance to their predictions bounds other predictions.
         replicas_mb: memory of all replicas.
         rest_mb: memory of everything else of the server.
     """
 
-    digest: str
-    machine: dict[str, str]
     cores: int
-    most_in_flight: int
     loops: tuple[Loop, ...]
     checks: tuple[Loop, ...]
     replicas_mb: float
@@ -133,9 +129,9 @@ class Profile(msgspec.Struct, frozen=True):
         return Loop(0, 0, rate * min(1.0, clients), p50 * mean, p99 * mean, at([each.cpu_ms for each in loops]))
 
 
-def predict(profile: Profile, clients: int, cores: int | None = None) -> Prediction:
-    """Predict a closed loop on a number of cores; None for as many as were profiled."""
-    servers = (cores or profile.cores) / profile.cores
+def predict(profile: Profile, clients: int, cores: int) -> Prediction:
+    """Predict a closed loop on a number of cores."""
+    servers = cores / profile.cores
     found = profile.interpolated(clients / servers)
     rate, rates = bounded(servers * found.requests_per_s, profile.ratios("requests_per_s"))
     p50, p50s = bounded(found.p50_ms, profile.ratios("p50_ms"))
@@ -145,6 +141,7 @@ def predict(profile: Profile, clients: int, cores: int | None = None) -> Predict
         p50s = p99s = UNKNOWN
     return Prediction(
         clients,
+        cores,
         rate,
         p50,
         p99,

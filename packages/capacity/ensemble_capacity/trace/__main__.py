@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from pathlib import Path
 
 import click
+import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ensemble_capacity.trace.file import FOLDER
-from ensemble_capacity.trace.spans import RecordedSpan, Trace, read_jaeger, read_traces
+from ensemble_capacity.trace.spans import RecordedSpan, Trace, read_traces
 from ensemble_models.options import FILE, POSITIVE, Command, OutputFile, console, option
 from scripts.errors import ScriptError
 
@@ -94,37 +94,31 @@ def choose(traces: list[Trace], beginning: str | None, slowest: bool, last: int)
 @click.argument("trace_id", required=False, type=str.lower)
 @option("--slowest", is_flag=True, help="Show the slowest traces instead of the newest.")
 @option("--last", type=POSITIVE, metavar="N", help="Number of traces to show; default: 1.")
-@option("--folder", type=FILE, help=f"Folder of the traces; default: {FOLDER}.")
-@option("--jaeger", metavar="URL", help="Read traces from this Jaeger instead of a folder.")
+@option("--folder", type=FILE, default=FOLDER, help="Folder of the traces.")
 @option("--json", "as_json", is_flag=True, help="Print JSON instead of drawing.")
 @option("--svg", type=OutputFile(), help="Write the first trace's waterfall as an SVG.")
 def main(
     trace_id: str | None,
     slowest: bool,
     last: int | None,
-    folder: Path | None,
-    jaeger: str | None,
+    folder: Path,
     as_json: bool,
     svg: Path | None,
 ) -> None:
-    """Draw a trace that `OTEL_TRACES_EXPORTER=file` wrote, or that Jaeger holds: in the terminal, or as an SVG.
+    """Draw a trace that `OTEL_TRACES_EXPORTER=file` wrote: in the terminal, or as an SVG.
 
     ensemble trace                                  # the newest
     ensemble trace --slowest --svg waterfall.svg
     ensemble trace 0af76519                         # by the beginning of its id
     ensemble trace --last 10 --json
-    ensemble trace --jaeger http://127.0.0.1:16686  # what Jaeger holds
     """
     if trace_id is not None and (slowest or last):
         raise click.UsageError("--slowest and --last choose among all traces; leave out TRACE_ID, or them")
-    if folder is not None and jaeger is not None:
-        raise click.UsageError("--jaeger: not together with --folder")
-    found = read_traces(folder or FOLDER) if jaeger is None else read_jaeger(jaeger, trace_id)
-    traces = choose(found, trace_id, slowest, last or 1)
+    traces = choose(read_traces(folder), trace_id, slowest, last or 1)
     if svg is not None:
         svg.write_text(drawn(traces[0]), encoding="utf-8")
     if as_json:
-        print(json.dumps([trace.to_dict() for trace in traces]))
+        print(msgspec.json.encode(traces).decode())
         return
     out = console()
     for trace in traces:

@@ -1,27 +1,17 @@
-"""Reads the spans of traces from OTLP as JSON: what `OTEL_TRACES_EXPORTER=file` writes, and what Jaeger answers."""
+"""Reads the spans of traces from OTLP as JSON, as `OTEL_TRACES_EXPORTER=file` writes it."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-
-import httpx
 
 from scripts.errors import ScriptError
 
 # OTLP's status code of a span that failed.
 ERROR = 2
-# Of Jaeger's API.
-PATH = "/api/v3/traces"
-TRACE_ID = re.compile("[0-9a-f]{32}")
-# Without an id: how many of the latest traces are asked for, and of how long ago at most.
-LATEST, SPAN = 200, timedelta(days=2)
 
 
 @dataclass(frozen=True)
@@ -44,11 +34,6 @@ class RecordedSpan:
     def duration_us(self) -> int:
         """Microseconds."""
         return self.end_us - self.start_us
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the span as `--json` prints it."""
-        names = ("name", "service", "span_id", "parent_id", "start_us", "end_us", "attributes", "links")
-        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -80,10 +65,6 @@ class Trace:
 
         return below(None, 0)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the trace as `--json` prints it."""
-        return {"trace_id": self.trace_id, "spans": [span.to_dict() for _, span in self.tree()]}
-
 
 def read_traces(folder: Path) -> list[Trace]:
     """Read every trace in a folder of OTLP JSON lines, the newest first.
@@ -102,36 +83,6 @@ def read_traces(folder: Path) -> list[Trace]:
     if not spans:
         raise ScriptError(f"there are no traces in {folder}; serve with OTEL_TRACES_EXPORTER=file and send a request")
     return traces(spans)
-
-
-def read_jaeger(url: str, trace_id: str | None = None) -> list[Trace]:
-    """Read from a Jaeger the trace of a complete id, else the latest traces of the ingress; the newest first.
-
-    Source of its API: https://www.jaegertracing.io/docs/latest/apis/
-
-    Raises:
-        ScriptError: there is no Jaeger, or it has none.
-    """
-    complete = trace_id is not None and TRACE_ID.fullmatch(trace_id)
-    now = datetime.now(UTC)
-    query = {
-        "query.service_name": os.environ.get("OTEL_SERVICE_NAME") or "Ingress",
-        "query.start_time_min": (now - SPAN).isoformat(),
-        "query.start_time_max": (now + timedelta(minutes=1)).isoformat(),
-        "query.num_traces": str(LATEST),
-    }
-    path = f"{PATH}/{trace_id}" if complete else PATH
-    try:
-        answer = httpx.get(f"{url.rstrip('/')}{path}", params={} if complete else query, timeout=30, trust_env=False)
-    except (httpx.HTTPError, httpx.InvalidURL) as err:
-        raise ScriptError(f"there is no Jaeger at {url}: {err}; make jaeger says how to start one") from err
-    try:
-        found = [] if answer.status_code == httpx.codes.NOT_FOUND else traces(spans_in(answer.json()["result"]))
-    except (ValueError, KeyError, TypeError) as err:
-        raise ScriptError(f"what {url} answers, status {answer.status_code}, is not Jaeger's: {err!r}") from err
-    if not found:
-        raise ScriptError(f"{url} has no such trace; serve with OTEL_TRACES_EXPORTER=otlp and send a request")
-    return found
 
 
 def traces(spans: Iterable[RecordedSpan]) -> list[Trace]:

@@ -11,11 +11,11 @@ from typing import Any, get_type_hints
 
 import click
 import msgspec
+import openvino as ov
 import yaml
 
 from deployments.cpus import available_cpus
 from ensemble_capacity.load.__main__ import photographs
-from ensemble_capacity.plan.profile import cpu
 from ensemble_capacity.serving import only_application, read
 from ensemble_capacity.tune.search import HELD, Candidate, Search, Tried
 from ensemble_models.options import FILE, POSITIVE, Command, Number, OutputFile, Table, option, write_files
@@ -62,7 +62,7 @@ def text(config: Mapping[str, Any], chosen: Tried, p99_ms: float, cores: int) ->
         f"# {chosen.candidate}.",
         f"# Measured with Poisson arrivals of {chosen.trial.rate:.4g}/s: {chosen.trial}.",
         f"# Cores: {cores}; where there are more: taskset -c 0-{cores - 1} ensemble serve FILE",
-        f"# Machine: {cpu()}, {datetime.now(UTC):%Y-%m-%d %H:%M UTC}.",
+        f"# Machine: {ov.Core().get_property('CPU', 'FULL_DEVICE_NAME')}, {datetime.now(UTC):%Y-%m-%d %H:%M UTC}.",
     ]
     return "\n".join([*lines, yaml.safe_dump(dict(config), sort_keys=False, width=120)])
 
@@ -88,7 +88,7 @@ def main(**given: Any) -> None:
     """Choose the settings of a configuration that answer the most requests at a p99, and write them.
 
     ensemble tune --p99-ms 50                                        # of configs/colocated.yaml, into tuned.yaml
-    ensemble tune my.yaml --p99-ms 50 --out fast.yaml --hold placement=inline max_batch_size=8
+    ensemble tune my.yaml --p99-ms 50 --out fast.yaml --hold replicas=1 max_batch_size=8
     ensemble tune my.yaml --p99-ms 50 --cores 1
 
     The command serves the configuration with every node in one process, and searches the highest rate that holds. Then

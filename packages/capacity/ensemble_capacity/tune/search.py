@@ -4,41 +4,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from msgspec import Meta
 
+from deployments.contract.names import INGRESS
 from ensemble_capacity.load.load import Arrivals, Closed
-from ensemble_capacity.load.search import CLOSE, MOST_CLIENTS, Trial, bracket, confirmed
+from ensemble_capacity.load.search import CLOSE, MOST_CLIENTS, Trial, confirmed, highest
 from ensemble_capacity.serving import loaded, only_application, serving
-from ensemble_capacity.tune.placements import Placement, placed, tuned
 from scripts import configuration
 
 # A rate is measured for so long, and the rate that is written is held for so long, seconds.
 SECONDS, PROMISE_S = 8.0, 60.0
 # A setting is changed if so many times the requests hold.
 BETTER = 1 + CLOSE
+NODES = ("transformer", "combiner", "labeler")
+# What a replica may hold is the ingress' to bound; Serve's bounds are out of the way.
+MOST_CALLS = 1000
+# Of a core, per replica: a reservation, and no limit.
+RESERVED = 0.05
+# What the ingress has for another number of replicas, or for several machines.
+DROPPED = {"autoscaling_config", "num_replicas", "max_replicas_per_node"}
 Positive = Annotated[int, Meta(ge=1)]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Settings to try.
+    """Settings to try, with every node in one process.
 
     Attributes:
-        placement: of every node.
-        ingresses: replicas of the ingress.
-        nodes: replicas of each separate node that computes.
+        replicas: of this process.
         threads: of each member; None for its share of the cores.
         max_batch_size: images.
         batch_wait_ms: of the ingress.
         max_concurrent_batches: of the ingress.
     """
 
-    placement: Placement
-    ingresses: Positive
-    nodes: Positive
+    replicas: Positive
     threads: Positive | None
     max_batch_size: Positive
     batch_wait_ms: Annotated[float, Meta(ge=0, le=10_000)]
@@ -46,25 +50,39 @@ class Candidate:
 
     @classmethod
     def first(cls, config: Mapping[str, Any], held: Mapping[str, Any]) -> Candidate:
-        """Begin with every node in one process, the configuration's own batches, and the settings that are held."""
+        """Begin with one process, the configuration's own batches, and the settings that are held."""
         own = configuration.check_arguments(only_application(config)).ingress
         batches = own.max_batch_size, own.batch_wait_ms, own.max_concurrent_batches
-        return replace(cls("inline", 1, 1, None, *batches), **held)
+        return replace(cls(1, None, *batches), **held)
 
     def config(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Make the Serve config with these settings."""
-        names = ("max_batch_size", "batch_wait_ms", "max_concurrent_batches")
-        moved = placed(config, self.placement, self.ingresses, self.nodes)
-        return tuned(moved, threads=self.threads, ingress={name: getattr(self, name) for name in names})
+        made = deepcopy(dict(config))
+        application = only_application(made)
+        arguments = application["args"]
+        batches = ("max_batch_size", "batch_wait_ms", "max_concurrent_batches")
+        arguments["ingress"] = (arguments.get("ingress") or {}) | {name: getattr(self, name) for name in batches}
+        for section in NODES:
+            arguments[section] = {**(arguments.get(section) or {}), "placement": "inline"}
+        for member in arguments["members"]:
+            member["placement"] = "inline"
+            member.pop("threads", None)
+            # A member on another server has no threads here.
+            member |= {} if self.threads is None else {"threads": self.threads}
+        given = [each for each in application.get("deployments") or [] if each["name"] == INGRESS]
+        own = {name: value for each in given for name, value in each.items() if name not in DROPPED}
+        options = {**own.get("ray_actor_options", {}), "num_cpus": RESERVED}
+        fixed = {"ray_actor_options": options, "num_replicas": self.replicas}
+        application["deployments"] = [{"name": INGRESS, "max_ongoing_requests": MOST_CALLS, **own, **fixed}]
+        return made
 
     def __str__(self) -> str:
         """Write the candidate."""
-        replicas = f"{self.ingresses}" if self.placement == "inline" else f"{self.ingresses} + {self.nodes} each"
         threads = "share" if self.threads is None else f"{self.threads}"
         batches = (
             f"batch {self.max_batch_size}, wait {self.batch_wait_ms:g} ms, in flight {self.max_concurrent_batches}"
         )
-        return f"{self.placement}, replicas {replicas}, threads {threads}, {batches}"
+        return f"replicas {self.replicas}, threads {threads}, {batches}"
 
 
 # The names that `--hold` takes.
@@ -74,19 +92,17 @@ HELD = list(Candidate.__dataclass_fields__)
 def neighbours(candidate: Candidate, name: str, cores: int) -> tuple[list[Any], list[Any]]:
     """List the values of a setting to try in two directions, the nearest first; one direction where none is nearer."""
     current = getattr(candidate, name)
-    if name == "placement":
-        return [each for each in ("inline", "separate") if each != current], []
     if name == "threads":
         # In no order, so that the others are tried even if the first holds no more.
         first, *others = [each for each in dict.fromkeys((None, 1, cores)) if each != current]
         return [first], others
-    if name == "nodes" and candidate.placement == "inline":
-        return [], []
     doubled: list[float] = [2**power for power in range(7)]
-    listed: dict[str, list[float]] = {"batch_wait_ms": [0, 2, 5], "max_concurrent_batches": [1, 2, 4]}
+    listed: dict[str, list[float]] = {
+        "replicas": [each for each in doubled if each <= cores],
+        "batch_wait_ms": [0, 2, 5],
+        "max_concurrent_batches": [1, 2, 4],
+    }
     values = listed.get(name, doubled)
-    if name in {"ingresses", "nodes"}:
-        values = [each for each in doubled if each <= cores]
     return [each for each in values if each > current], [each for each in reversed(values) if each < current]
 
 
@@ -132,7 +148,7 @@ class Search:
         return [self._promised(best), *tried]
 
     def _along(self, name: str, values: Iterable[Any], best: Tried, tried: list[Tried]) -> Tried:
-        """Give a setting one value after the other while that holds more; add what is not the best to `tried`."""
+        """Give a setting one value after the other while that holds more; add the other values to `tried`."""
         for value in values:
             found = self._challenge(replace(best.candidate, **{name: value}), best.trial)
             if not found.trial.is_better(best.trial):
@@ -167,7 +183,7 @@ class Search:
             trials.append(self._trial(url, rate))
             return trials[-1]
 
-        low = bracket(at, first).low
+        low = highest(at, first)
         return Tried(candidate, min(trials, key=lambda each: (each.rate != low, each.p99_ms)))
 
     def _trial(self, url: str, rate: float, seconds: float = SECONDS, seed: int = 0) -> Trial:

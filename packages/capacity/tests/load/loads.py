@@ -12,9 +12,9 @@ def target(url, images=(b"\xff\xd8\xffone", b"\xff\xd8\xfftwo"), **more):
     return Target(url, more.pop("protocol", Classify()), tuple(images), **more)
 
 
-def sent(to, mode, seconds, processes=1):
+def sent(to, mode, seconds):
     """A load that has ended: the generator, with what became of every request."""
-    with Generator(to, mode, processes) as generator:
+    with Generator(to, mode) as generator:
         generator.run(seconds)
     return generator
 

@@ -15,7 +15,7 @@ FIGURES = Figures(2.0, {"server <1>": 0.4}, {"server <1>": 120.0})
 
 def a_row(mode, took_s=0.01, figures=FIGURES, **more):
     found = made(*((n / 50, n / 50, n / 50 + took_s, 200 if n else 503, 0) for n in range(100)))
-    more = {"stable": True, "first_error": "503 full", "stages_ms": {"queue": 0.5}, **more}
+    more = {"stable": True, "first_error": "503 full", **more}
     return row(
         found, 0.0, 2.0, target("http://127.0.0.1:9", batch=2), mode, percentile=99, cpu_s=0.1, server=figures, **more
     )

@@ -2,14 +2,13 @@ import time
 
 import psutil
 
-from ensemble_capacity.load.machine import Processes, Usage
-from ensemble_capacity.load.measure import stages_ms
+from ensemble_capacity.load.machine import Processes
 from tests.local_servers import HttpServer, Reply
 
 
 def test_what_a_server_on_this_machine_uses():
     with HttpServer(lambda asked: Reply(404)) as http:
-        usage = Usage(http.url)
+        usage = Processes.of(http.url)
         # The system counts in ticks of 10 ms.
         end = time.process_time() + 0.1
         while time.process_time() < end:
@@ -21,7 +20,7 @@ def test_what_a_server_on_this_machine_uses():
 
 
 def test_what_a_server_elsewhere_uses_is_not_known():
-    figures = Usage("http://192.0.2.1").figures()
+    figures = Processes.of("http://192.0.2.1").figures()
     assert (figures.cpu_s, figures.memory_mb) == ({}, {})
 
 
@@ -29,15 +28,9 @@ def test_a_server_of_another_user_is_not_taken_for_this_process(monkeypatch):
     with HttpServer() as http:
         [ours] = [each for each in psutil.net_connections("tcp") if each.laddr[1:] == (http.port,) and not each.raddr]
         monkeypatch.setattr(psutil, "net_connections", lambda kind: [ours._replace(pid=None)])
-        assert Processes.of_port("127.0.0.1", http.port) is None
+        assert Processes.of(http.url).memory_mb() == {}
 
 
 def test_a_server_elsewhere_has_no_processes_here():
-    assert Processes.of_port("192.0.2.1", 80) is None
-    assert Processes.of_port("127.0.0.1", 9) is None
-
-
-def test_where_the_time_went_is_read_of_headers():
-    headers = ["total;dur=10.0, queue;dur=2", 'total;dur=20.0, db;desc="a b";dur=1.5', "broken, x;dur=y"]
-    assert stages_ms(headers) == {"total": 15.0, "queue": 2.0, "a b": 1.5}
-    assert list(stages_ms(headers)) == ["total", "queue", "a b"]
+    assert Processes.of("http://192.0.2.1:80").memory_mb() == {}
+    assert Processes.of("http://127.0.0.1:9").memory_mb() == {}

@@ -30,10 +30,7 @@ def profile(loops: tuple[Loop, ...] = loops(100, 100, 100), **more: Any) -> Prof
     Its predictions were right, but for a tenth more or less.
     """
     given = {
-        "digest": "",
-        "machine": {"cpu": "a CPU", "cores": "2", "date": "today"},
         "cores": 2,
-        "most_in_flight": 1000,
         "loops": loops,
         "checks": tuple(loop(48, max(each.requests_per_s for each in loops), ratio) for ratio in RATIOS),
         "replicas_mb": 500,

@@ -12,26 +12,22 @@ import yaml
 
 from ensemble_capacity.load.__main__ import photographs
 from ensemble_capacity.plan import __main__ as command
-from ensemble_capacity.plan import profile as profiles
 from ensemble_capacity.plan.model import predict
 from ensemble_capacity.serving import opened, serving
 from ensemble_capacity.tune.__main__ import main as tune
 from packages.capacity.tests.plan.profiles import ROOT, application, loop, profile
 from scripts import configuration
 from scripts.errors import ScriptError
-from tests.networks import brightness, store
 
 
 @pytest.fixture
-def plan(tmp_path, monkeypatch, capsys):
-    """Runs the command on a shipped configuration and the profile."""
-    file = tmp_path / "profile.json"
-    digest = profiles.digest(configuration.read(ROOT / "configs/colocated.yaml"), photographs(()))
-    profiles.write(profile(digest=digest), file)
+def plan(monkeypatch, capsys):
+    """Runs the command on a shipped configuration, with a profile that no server was measured for."""
+    monkeypatch.setattr(command, "measure", lambda config, images: profile())
+    monkeypatch.setattr(command, "available_cpus", lambda: 2)
 
     def run(*arguments):
-        given = ["ensemble plan", str(ROOT / "configs/colocated.yaml"), "--profile", str(file), *arguments]
-        monkeypatch.setattr(sys, "argv", given)
+        monkeypatch.setattr(sys, "argv", ["ensemble plan", str(ROOT / "configs/colocated.yaml"), *arguments])
         command.main()
         return capsys.readouterr().out
 
@@ -39,15 +35,16 @@ def plan(tmp_path, monkeypatch, capsys):
 
 
 def test_it_prints_a_table(plan):
-    printed = plan("--concurrency", "1", "--cores", "16")
-    assert "1 at a time" in printed
-    assert "Predicted, not measured" in printed
-    assert "16 cores were not measured: predicted for 8 times the replicas" in printed
+    printed = plan("--concurrency", "1", "--cores", "2", "16")
+    assert printed.count("1 at a time") == 2
+    assert "not measured" in printed
+    assert "Only 2 cores were measured" in printed
+    assert "Only" not in plan("--concurrency", "1")
 
 
 def test_it_prints_json(plan):
     found = json.loads(plan("--json", "--concurrency", "1", "8"))
-    assert [each["clients"] for each in found["predicted"]] == [1, 8]
+    assert [(each["clients"], each["cores"]) for each in found["predicted"]] == [(1, 2), (8, 2)]
     assert found["predicted"][1]["requests_per_s"] == pytest.approx(100, rel=0.01)
     assert found["predicted"][1]["intervals"]["requests_per_s"] == pytest.approx([73.5, 136], rel=0.01)
 
@@ -72,23 +69,16 @@ def test_a_load_above_those_that_were_checked_is_unknown_and_said_to_be(plan):
 def test_why_an_interval_is_wide_is_said(requests, reason):
     checks = tuple(loop(48, 100, ratio, requests) for ratio in (0.5, 2.0, 0.5, 2.0))
     wide = profile(checks=checks)
-    found = [predict(wide, 8)]
-    notes = [note for note in command.notes(found, wide, 2) if note.startswith("p99_ms")]
+    found = [predict(wide, 8, 2)]
+    notes = [note for note in command.notes(found, wide) if note.startswith("p99_ms")]
     assert "0.50 to 2.00 times the predicted value" in notes[0]
     assert reason in notes[0]
-
-
-def test_a_profile_of_something_else_is_refused(plan, tmp_path):
-    (tmp_path / "cat.jpg").write_bytes((ROOT / "tests" / "cat.jpg").read_bytes() + b"other")
-    assert plan("--images", str(ROOT / "tests" / "cat.jpg"))
-    with pytest.raises(SystemExit, match=r"other images.*--measure"):
-        plan("--images", str(tmp_path / "cat.jpg"))
 
 
 def test_what_is_no_image_is_not_measured(plan, tmp_path):
     (tmp_path / "words.jpg").write_text("no image")
     with pytest.raises(SystemExit, match=r"words\.jpg: the body is not an image"):
-        plan("--images", str(tmp_path / "words.jpg"), "--measure")
+        plan("--images", str(tmp_path / "words.jpg"))
 
 
 def test_one_application_is_planned(plan, tmp_path, monkeypatch):
@@ -108,22 +98,13 @@ def test_features_are_read_before_anything_is_served(tmp_path, monkeypatch, name
         main()
 
 
-def test_a_profile_is_read_as_it_was_written(tmp_path):
-    file = tmp_path / "new" / "profile.json"
-    profiles.write(profile(), file)
-    assert profiles.read(file) == profile()
-    file.write_text("{}")
-    with pytest.raises(ScriptError, match="--measure"):
-        profiles.read(file)
-
-
 class Measured:
     """Servers that answer every load; the configurations that they serve, and the loads."""
 
     def __init__(self, monkeypatch):
         self.served, self.loads = [], []
-        monkeypatch.setattr(profiles, "serving", self.serving)
-        monkeypatch.setattr(profiles, "loaded", self.loaded)
+        monkeypatch.setattr(command, "serving", self.serving)
+        monkeypatch.setattr(command, "loaded", self.loaded)
 
     @contextmanager
     def serving(self, config):
@@ -145,10 +126,10 @@ class Measured:
 
 def test_a_profile_has_loops_and_others_that_check_them(monkeypatch):
     measured = Measured(monkeypatch)
-    found = profiles.measure({"applications": [application()]}, [b"x"])
+    found = command.measure({"applications": [application()]}, [b"x"])
     assert measured.loads == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
-    assert tuple(each.clients for each in found.loops) == profiles.CLIENTS
-    assert tuple(each.clients for each in found.checks) == profiles.CHECKED
+    assert tuple(each.clients for each in found.loops) == command.CLIENTS
+    assert tuple(each.clients for each in found.checks) == command.CHECKED
     assert (found.reach, found.replicas_mb, found.rest_mb) == (48, 1.0, 2.0)
 
 
@@ -157,32 +138,14 @@ def test_a_profile_is_of_the_replicas_at_the_start(monkeypatch):
     given = application(max_in_flight=10)
     scaled = {"initial_replicas": 2, "min_replicas": 0, "max_replicas": 6}
     given["deployments"] = [{"name": "Ingress", "num_replicas": "auto", "autoscaling_config": scaled}]
-    found = profiles.measure({"applications": [given]}, [b"x"])
-    assert measured.served[0]["applications"][0]["deployments"] == [{"name": "Ingress", "num_replicas": 2}]
+    served = command.fixed({"applications": [given]})
+    assert served["applications"][0]["deployments"] == [{"name": "Ingress", "num_replicas": 2}]
     assert given["deployments"][0]["autoscaling_config"] == scaled
+    command.measure(served, [b"x"])
     # Each of the two admits ten images, and no loop is longer.
-    assert found.most_in_flight == 20
     assert max(measured.loads) == 16
     scaled["initial_replicas"] = None
-    assert profiles.fixed({"applications": [given]})["applications"][0]["deployments"][0]["num_replicas"] == 1
-
-
-def test_other_settings_images_files_of_a_model_and_openvino_have_a_profile_of_their_own(tmp_path, monkeypatch):
-    store(tmp_path, "one", brightness())
-
-    def kept(image, **member):
-        members = [{"name": "one", **member}]
-        args = {"model_repository": str(tmp_path), "members": members}
-        return profiles.digest({"applications": [{"import_path": "graph.app:build", "args": args}]}, [image])
-
-    first = kept(b"x")
-    assert kept(b"x") == first
-    assert len({first, kept(b"y"), kept(b"x", threads=2)}) == 3
-    with monkeypatch.context() as patched:
-        patched.setattr("openvino.get_version", lambda: "another")
-        assert kept(b"x") != first
-    store(tmp_path, "one", brightness(), 2)
-    assert kept(b"x") != first
+    assert command.fixed({"applications": [given]})["applications"][0]["deployments"][0]["num_replicas"] == 1
 
 
 def test_a_server_to_measure_has_neither_keys_nor_an_address_outside():

@@ -12,7 +12,7 @@ from packages.capacity.tests.plan.profiles import loop, loops, profile
 
 
 def test_a_measured_loop_is_predicted_as_it_was_measured():
-    found = predict(profile(loops=loops(100, 150, 300)), 2)
+    found = predict(profile(loops=loops(100, 150, 300)), 2, 2)
     assert found.requests_per_s == pytest.approx(150)
     assert (found.p50_ms, found.p99_ms) == pytest.approx((1000 * 2 / 150,) * 2)
     assert found.cpu == pytest.approx(150 * 2.0 / 1000)
@@ -21,19 +21,19 @@ def test_a_measured_loop_is_predicted_as_it_was_measured():
 
 def test_clients_between_and_beyond_the_measured_ones():
     known = profile(loops=loops(100, 150, 300))
-    assert 150 < predict(known, 3).requests_per_s < 300
-    many = predict(known, 40)
+    assert 150 < predict(known, 3, 2).requests_per_s < 300
+    many = predict(known, 40, 2)
     assert many.requests_per_s == pytest.approx(300)
     assert many.p50_ms == pytest.approx(1000 * 40 / 300)
 
 
 def test_a_loop_that_was_disturbed_is_as_fast_as_one_of_fewer_clients():
-    assert predict(profile(loops=loops(100, 150, 90)), 4).requests_per_s == pytest.approx(150)
+    assert predict(profile(loops=loops(100, 150, 90)), 4, 2).requests_per_s == pytest.approx(150)
 
 
 def test_more_cores_are_more_servers_that_share_the_clients():
     known = profile(loops=loops(100, 150, 300))
-    one, eight = predict(known, 2), predict(known, 16, 16)
+    one, eight = predict(known, 2, 2), predict(known, 16, 16)
     assert eight.requests_per_s == pytest.approx(8 * one.requests_per_s)
     assert (eight.p99_ms, eight.cpu) == pytest.approx((one.p99_ms, 8 * one.cpu))
     assert eight.memory_mb == 8 * 500 + 400
@@ -60,8 +60,8 @@ def test_a_prediction_is_corrected_by_what_was_measured():
 
 
 def test_a_wide_interval_is_said():
-    assert predict(profile(checks=wrong(2.0)), 8).intervals["requests_per_s"].is_wide
-    assert not predict(profile(checks=wrong(1.05)), 8).intervals["p99_ms"].is_wide
+    assert predict(profile(checks=wrong(2.0)), 8, 2).intervals["requests_per_s"].is_wide
+    assert not predict(profile(checks=wrong(1.05)), 8, 2).intervals["p99_ms"].is_wide
 
 
 def test_latencies_above_the_checked_loads_are_unknown():

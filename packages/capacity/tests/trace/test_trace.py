@@ -5,7 +5,6 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from ensemble_capacity.trace import __main__ as command
-from tests.local_servers import HttpServer, Reply
 
 US = 1000
 
@@ -83,6 +82,7 @@ def test_the_slowest(folder, monkeypatch, capsys):
 def test_json(folder, monkeypatch, capsys):
     run(monkeypatch, folder, "--last", 10, "--json")
     newest, older = json.loads(capsys.readouterr().out)
+    process = {"service.name": "Ingress"}
     assert newest == {
         "trace_id": "bb" * 16,
         "spans": [
@@ -95,6 +95,9 @@ def test_json(folder, monkeypatch, capsys):
                 "end_us": 6000,
                 "attributes": {"ensemble.batch.size": 2},
                 "links": [],
+                "trace_id": "bb" * 16,
+                "process": process,
+                "failed": True,
             },
             {
                 "name": "queue",
@@ -105,6 +108,9 @@ def test_json(folder, monkeypatch, capsys):
                 "end_us": 5200,
                 "attributes": {"ensemble.batch.size": 2},
                 "links": [{"trace_id": "aa" * 16, "span_id": "01" * 8}],
+                "trace_id": "bb" * 16,
+                "process": process,
+                "failed": False,
             },
         ],
     }
@@ -139,18 +145,11 @@ def test_a_file_of_something_else_is_named(tmp_path, monkeypatch, line):
         run(monkeypatch, tmp_path)
 
 
-def test_no_jaeger_says_how_to_get_one(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["trace", "--jaeger", "http://127.0.0.1:1"])
-    with pytest.raises(SystemExit, match="make jaeger"):
-        command.main()
-
-
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
         (["aa", "--slowest"], "--slowest and --last choose among all traces"),
         (["aa", "--last", 2], "--slowest and --last choose among all traces"),
-        (["--jaeger", "http://127.0.0.1:1"], "--jaeger: not together with --folder"),
     ],
 )
 def test_flags_of_which_one_would_be_ignored_are_refused(folder, monkeypatch, capsys, flags, said):
@@ -158,11 +157,3 @@ def test_flags_of_which_one_would_be_ignored_are_refused(folder, monkeypatch, ca
         run(monkeypatch, folder, *flags)
     assert end.value.code == 2
     assert said in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("reply", [Reply(404), Reply(body=b'{"result": {"resourceSpans": []}}')])
-def test_a_jaeger_without_such_a_trace_says_how_to_get_one(reply, tmp_path, monkeypatch):
-    with HttpServer(lambda asked: reply) as server:
-        monkeypatch.setattr(sys, "argv", ["trace", "--jaeger", server.url, "--svg", str(tmp_path / "w.svg")])
-        with pytest.raises(SystemExit, match="OTEL_TRACES_EXPORTER=otlp"):
-            command.main()

@@ -15,7 +15,6 @@ import yaml
 from ensemble_capacity.load.load import Closed
 from ensemble_capacity.tune import __main__ as command
 from ensemble_capacity.tune import search
-from ensemble_capacity.tune.placements import placed, tuned
 from ensemble_capacity.tune.search import HELD, Candidate, Search, neighbours
 from packages.capacity.tests.plan.profiles import ROOT, application
 from scripts.configuration import check_arguments
@@ -24,57 +23,51 @@ CONFIG = {"applications": [application(max_batch_size=16, max_concurrent_batches
 FIRST = Candidate.first(CONFIG, {})
 
 
-def test_a_placement_is_a_whole_configuration():
-    config = {"applications": [application()]}
-    separate = placed(config, "separate", ingresses=2, nodes=2)
-    counts = {each["name"]: each["num_replicas"] for each in separate["applications"][0]["deployments"]}
-    names = {"Ingress": 2, "JpegTransformer": 2, "resnet": 2, "densenet": 2, "Combiner": 1, "Labeler": 1}
-    assert counts == names
-    back = placed(separate, "inline")["applications"][0]
-    assert [each["name"] for each in back["deployments"]] == ["Ingress"]
-    assert back["args"]["members"] == config["applications"][0]["args"]["members"]
-
-
-def test_replicas_for_several_machines_fit_on_one():
-    config = placed({"applications": [application("configs/cluster.yaml")]}, "separate", ingresses=2, nodes=2)
-    deployments = config["applications"][0]["deployments"]
-    assert {each["num_replicas"] for each in deployments} == {1, 2}
-    assert not any("max_replicas_per_node" in each for each in deployments)
+def test_a_candidate_is_a_whole_configuration_of_one_process():
+    for file in ("configs/cluster.yaml", "serve_config.yaml", "configs/colocated.yaml"):
+        [made] = replace(FIRST, replicas=2).config({"applications": [application(file)]})["applications"]
+        [deployment] = made["deployments"]
+        assert (deployment["name"], deployment["num_replicas"]) == ("Ingress", 2)
+        assert not {"autoscaling_config", "max_replicas_per_node"} & {*deployment}
+        nodes = [made["args"][name] for name in ("transformer", "combiner", "labeler")]
+        assert {each["placement"] for each in (*nodes, *made["args"]["members"])} == {"inline"}
 
 
 def test_settings_replace_those_that_were_there():
-    config = {"applications": [application(batch_wait_ms=2)]}
-    changed = tuned(config, threads=2, ingress={"max_batch_size": 4})["applications"][0]["args"]
-    assert changed["ingress"] == {"batch_wait_ms": 2, "max_batch_size": 4}
+    config = {"applications": [application(batch_wait_ms=2, timeout_ms=900)]}
+    changed = replace(FIRST, threads=2, batch_wait_ms=0, max_batch_size=4).config(config)["applications"][0]["args"]
+    assert changed["ingress"] == {
+        "timeout_ms": 900,
+        "batch_wait_ms": 0,
+        "max_batch_size": 4,
+        "max_concurrent_batches": 1,
+    }
     assert [member["threads"] for member in changed["members"]] == [2, 2]
     assert "threads" not in config["applications"][0]["args"]["members"][0]
 
 
 def test_a_search_begins_with_the_batches_of_the_configuration_and_with_what_is_held():
-    assert (FIRST.placement, FIRST.max_batch_size, FIRST.max_concurrent_batches) == ("inline", 16, 1)
+    assert (FIRST.replicas, FIRST.max_batch_size, FIRST.max_concurrent_batches) == (1, 16, 1)
     assert Candidate.first(CONFIG, {"threads": 2}) == replace(FIRST, threads=2)
 
 
 def test_the_nearest_values_of_a_setting_are_tried_first():
     assert neighbours(FIRST, "max_batch_size", 2) == ([32, 64], [8, 4, 2, 1])
-    assert neighbours(FIRST, "ingresses", 4) == ([2, 4], [])
-    # Every node is in one process.
-    assert neighbours(FIRST, "nodes", 4) == ([], [])
-    assert neighbours(replace(FIRST, placement="separate"), "nodes", 4) == ([2, 4], [])
+    assert neighbours(FIRST, "replicas", 4) == ([2, 4], [])
     assert neighbours(FIRST, "threads", 4) == ([1], [4])
     assert neighbours(FIRST, "threads", 1) == ([1], [])
 
 
 @pytest.mark.parametrize("name", HELD)
 def test_each_candidate_is_a_configuration_that_can_be_served(name):
-    above, below = neighbours(replace(FIRST, placement="separate"), name, 2)
+    above, below = neighbours(FIRST, name, 2)
     for value in (*above, *below):
-        candidate = replace(FIRST, placement="separate", **{name: value}) if name != "placement" else FIRST
+        candidate = replace(FIRST, **{name: value})
         [served] = candidate.config(CONFIG)["applications"]
         config = check_arguments(served)
         assert config.ingress.max_batch_size == candidate.max_batch_size
         assert config.ingress.max_concurrent_batches == candidate.max_concurrent_batches
-        assert served["deployments"][0]["num_replicas"] == candidate.ingresses
+        assert served["deployments"][0]["num_replicas"] == candidate.replicas
 
 
 class Machine:
@@ -123,13 +116,13 @@ def test_the_highest_rate_is_found_however_much_a_full_server_answers(monkeypatc
 def test_settings_are_changed_while_that_holds_more(monkeypatch):
     rates = {4: 250.0, 8: 300.0, 16: 200.0}
     machine = Machine(lambda args, seed: rates.get(args["ingress"]["max_batch_size"], 100.0), monkeypatch)
-    [best, *others] = measured(held=[name for name in HELD if name not in {"max_batch_size", "placement"}])
+    [best, *others] = measured(held=[name for name in HELD if name not in {"max_batch_size", "replicas"}])
     assert best.candidate == replace(FIRST, max_batch_size=8)
     assert 285 <= best.trial.rate <= 300
     # Neither a larger batch nor more processes hold more; each is tried at one rate, as is a smaller batch.
     assert {str(each.candidate) for each in others} == {
         str(replace(FIRST, **changed))
-        for changed in ({}, {"placement": "separate"}, {"max_batch_size": 32}, {"max_batch_size": 4})
+        for changed in ({}, {"replicas": 2}, {"max_batch_size": 32}, {"max_batch_size": 4})
     }
     assert len(machine.started) == 6
 
@@ -159,20 +152,20 @@ def test_a_goal_that_nothing_reaches_has_a_nearest(monkeypatch):
     assert best.trial.p99_ms == min(1000 + rate for rate, _, _ in machine.sent)
 
 
-UNKNOWN = ["speed=1", "placement=here", "streams=1", "max_batch_size=", "max_batch_size=true", "threads=many"]
+UNKNOWN = ["speed=1", "placement=inline", "streams=1", "max_batch_size=", "max_batch_size=true", "threads=many"]
 UNKNOWN += ["batch_wait_ms=.inf", "batch_wait_ms=-1", "batch_wait_ms=true"]
 
 
-@pytest.mark.parametrize("pair", [*UNKNOWN, "threads=[", "ingresses=1.5", "ingresses=0", "batch_wait_ms=.nan"])
+@pytest.mark.parametrize("pair", [*UNKNOWN, "threads=[", "replicas=1.5", "replicas=0", "batch_wait_ms=.nan"])
 def test_what_can_not_be_held_is_said(pair):
     with pytest.raises(click.BadParameter):
         command.HeldType().convert(pair, None, None)
 
 
 def test_what_is_held():
-    given = ["placement=inline", "batch_wait_ms=2.5", "threads=null"]
+    given = ["replicas=2", "batch_wait_ms=2.5", "threads=null"]
     found = dict(command.HeldType().convert(pair, None, None) for pair in given)
-    assert found == {"placement": "inline", "batch_wait_ms": 2.5, "threads": None}
+    assert found == {"replicas": 2, "batch_wait_ms": 2.5, "threads": None}
 
 
 @pytest.fixture

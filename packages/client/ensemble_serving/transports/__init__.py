@@ -1,6 +1,6 @@
 """How a request travels to a server and its response back: over HTTP, or over gRPC, by the same interface."""
 
-from ensemble_serving.transports.connect import connect, is_ready, once
+from ensemble_serving.transports.connect import connect, once
 from ensemble_serving.transports.request import (
     NoConnection,
     NoResponse,
@@ -10,6 +10,7 @@ from ensemble_serving.transports.request import (
     ResponseTooLarge,
     Transport,
 )
+from ensemble_serving.transports.server import Server
 
 __all__ = [
     "NoConnection",
@@ -18,8 +19,8 @@ __all__ = [
     "Response",
     "ResponseTimeout",
     "ResponseTooLarge",
+    "Server",
     "Transport",
     "connect",
-    "is_ready",
     "once",
 ]

@@ -98,7 +98,8 @@ class Grpc:
         return Response(0, body, (), began, time.perf_counter())
 
     def _channel(self) -> grpc.aio.Channel:
-        server, turn = self._server, self._calls % self._server.connections
+        server = self._server
+        turn = self._calls % (server.connections or 1)
         self._calls += 1
         if turn == len(self._channels):
             most = -1 if server.most_bytes is None else server.most_bytes

@@ -33,6 +33,7 @@ def _head(line: str, headers: Headers) -> bytes:
         raise ValueError(f"a path or a header has {text[err.start]!r}, and HTTP/1.1 only Latin-1; encode it") from err
 
 
+MOST_CONNECTIONS = 1000
 # A connection that was idle for longer is not used again.
 IDLE_S = 30.0
 # The most bytes of a response besides its body, and as many again as the body has for what frames its chunks.
@@ -214,7 +215,7 @@ class Http:
 
     def _connect(self) -> None:
         """Open another connection, unless there are as many as there may be."""
-        if len(self._all) + len(self._connecting) < self.server.connections:
+        if len(self._all) + len(self._connecting) < (self.server.connections or MOST_CONNECTIONS):
             task = asyncio.get_running_loop().create_task(self._opened())
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)

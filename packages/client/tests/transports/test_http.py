@@ -10,9 +10,9 @@ from ensemble_serving.transports import (
     Request,
     ResponseTimeout,
     ResponseTooLarge,
+    Server,
     connect,
     http,
-    is_ready,
     once,
 )
 from tests.local_servers import HttpServer, Reply, refusal
@@ -24,7 +24,7 @@ async def transport():
     made = []
 
     def to(url, **options):
-        made.append(connect(url, **options))
+        made.append(connect(Server(url, **options)))
         return made[-1]
 
     yield to
@@ -201,7 +201,7 @@ async def test_what_waits_when_it_is_closed_ends(transport):
 
 def test_certificates_that_are_not_there_are_named(tmp_path):
     with pytest.raises(OSError, match=r"nowhere\.pem can.t be read as certificates.*No such file"):
-        connect("https://127.0.0.1:1", ca_file=tmp_path / "nowhere.pem")
+        connect(Server("https://127.0.0.1:1", ca_file=tmp_path / "nowhere.pem"))
 
 
 def test_when_to_come_again_is_read_to_the_millisecond():
@@ -212,14 +212,7 @@ def test_when_to_come_again_is_read_to_the_millisecond():
     assert told == [0.02, 3.0, None, None, None]
 
 
-def test_whether_a_server_is_ready():
-    with HttpServer(lambda asked: Reply(200 if asked.path == "/v2/health/ready" else 404)) as server:
-        assert is_ready(server.url)
-        url = server.url
-    assert not is_ready(url)
-
-
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://", "http://x:0", "http://a..b:8000"])
 def test_what_is_no_url_of_a_server_is_refused(url):
     with pytest.raises(ValueError, match=r"no URL of a server, such as http://"):
-        connect(url)
+        connect(Server(url))

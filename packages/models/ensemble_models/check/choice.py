@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,19 @@ from deployments.combiner import VOTES
 from ensemble_models.check.report import figure_file
 from ensemble_models.options import Table
 from ensemble_models.statistics import Interval, paired
-from ensemble_models.subsets import ANY, Expected, Limits, Panel, Subset, choose, expected, front, overlap, pool
+from ensemble_models.subsets import (
+    ANY,
+    METHODS,
+    Expected,
+    Limits,
+    Panel,
+    Subset,
+    choose,
+    expected,
+    front,
+    overlap,
+    pool,
+)
 from scripts import configuration
 from scripts.errors import ScriptError
 
@@ -39,14 +51,20 @@ class Choice:
     limits: Limits = ANY
 
     @cached_property
+    def methods(self) -> Sequence[str]:
+        """The methods to choose among; none, and so single members, where other images are not expected to gain."""
+        expects_gain = expected(self.panel, self.limits).gain.mean > 0
+        return METHODS if expects_gain or self.limits.min_top1 else ()
+
+    @cached_property
     def chosen(self) -> Subset:
         """The choice by all images."""
-        return choose(self.panel, limits=self.limits)
+        return choose(self.panel, limits=self.limits, methods=self.methods)
 
     @cached_property
     def expected(self) -> Expected:
         """The expected top-1 and gain of the choice on other images."""
-        return expected(self.panel, self.limits)
+        return expected(self.panel, self.limits, self.methods)
 
     @property
     def served(self) -> Subset:

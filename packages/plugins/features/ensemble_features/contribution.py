@@ -11,9 +11,9 @@ from msgspec import Meta
 
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
+from deployments.contract.counting import TaggedCounter
 from deployments.contract.item import Item
 from deployments.ingress.protocol import Report, Served, Service
-from deployments.observe.metrics import TaggedCounter
 from deployments.observe.observer import Watcher
 from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
 from ensemble_features.feedback.store import FeedbackSettings

@@ -37,7 +37,7 @@ class ReceiptInterceptor(Interceptor):
         asked = [position for position, item in enumerate(batch.items) if item.options.receipt]
         for position in asked:
             batch.items[position] = replace(batch.items[position], metered=True)
-        if asked and (span := METER.begin(True, at_loop=False)) is not None:
+        if asked and (span := METER.begin(True, owner=True)) is not None:
             self._metered[batch], self.sees_all = span, True
 
     def on_part(self, batch: InFlight, positions: Sequence[int], part: Answered) -> Answered:
@@ -96,5 +96,4 @@ class Receipts(Feature):
     always = of_any_shape = True
 
     def __init__(self, *_: object) -> None:
-        METER.keeps_rest = True
         self.interceptor = ReceiptInterceptor()

@@ -11,8 +11,9 @@ from typing import Any
 
 from ray.serve.config import AutoscalingContext
 
+from deployments.contract.counting import TaggedCounter
 from deployments.contract.errors import ConfigurationError
-from deployments.observe.metrics import TaggedCounter
+from deployments.observe.metrics import report_counters
 
 
 @dataclass(frozen=True)
@@ -159,10 +160,10 @@ class LatencyTarget:
                 "scaled",
                 "reason",
             )
+            report_counters()
         self._decisions.add(deployment, reason)
 
     def _warn(self, deployment: str, reason: str, text: str) -> None:
-        """Log and count it once."""
         if text not in self._said:
             self._said.add(text)
             self._count(deployment, reason)
@@ -213,7 +214,6 @@ def _rate(counts: Sequence[Sequence[Any]], seconds: float) -> float | None:
 
 
 def _last(of: Series) -> dict[Any, float]:
-    """Return the last report of each replica."""
     return {replica: float(series[-1].value) for replica, series in of.items() if series}
 
 

@@ -8,7 +8,6 @@ import pytest
 from deployments.combiner import Combiner, CombinerSettings
 from deployments.contract.answer import NodeCost
 from deployments.contract.batch import Work
-from deployments.contract.cpu_accounting import METER
 from deployments.contract.errors import InvalidImage
 from deployments.contract.item import PROCESS, Item, Note, Step
 from deployments.contract.options import Options
@@ -48,8 +47,7 @@ class Model:
 
 
 @pytest.fixture
-def flow(monkeypatch):
-    monkeypatch.setattr(METER, "keeps_rest", False)
+def flow():
     here, far = Model("here"), Model("far", **{"server.address": "far.example"})
     members = {each.name: Member(each, "small") for each in (here, far)}
     combiner = Combiner(CombinerSettings(), dict.fromkeys(members, 1.0))

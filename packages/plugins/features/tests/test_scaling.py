@@ -155,12 +155,13 @@ def test_it_grows_at_once_and_shrinks_to_what_the_last_while_needed():
     assert deployment.tick(60, metrics(1)) == 1
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def counted(monkeypatch):
     """Decisions, each by its labels."""
     found = []
     counter = SimpleNamespace(add=lambda *values: found.append(values))
     monkeypatch.setattr("ensemble_features.scaling.TaggedCounter", lambda *_: counter)
+    monkeypatch.setattr("ensemble_features.scaling.report_counters", lambda: None)
     return found
 
 

@@ -45,7 +45,7 @@ def clocks(monkeypatch):
 
 def test_the_loops_time_is_the_pieces_that_it_works_for_and_other_threads_is_shared_by_their_number(clocks):
     meter = Meter()
-    meter.keeps_rest = True
+    owner = meter.begin(True, owner=True)
     first = meter.begin(True)
     clocks.run(loop=5)
     meter.leave(first, 1)
@@ -62,7 +62,7 @@ def test_the_loops_time_is_the_pieces_that_it_works_for_and_other_threads_is_sha
     meter.come_back(second, 3)
     assert second.end() == 2 + 30 + 6
     assert meter.take_rest() == 7 + 1 + 8
-    assert meter.take_rest() == 0
+    assert (meter.take_rest(), owner.end()) == (0, 0)
 
 
 def test_without_an_owner_each_piece_that_ends_takes_the_rest(clocks):
@@ -117,10 +117,7 @@ def spin(seconds):
         pass
 
 
-async def test_works_of_many_batches_at_a_time_sum_to_the_process_own_meter(monkeypatch):
-    # Receipts, which another test may have made, take the rest themselves.
-    monkeypatch.setattr(metering.METER, "keeps_rest", False)
-
+async def test_works_of_many_batches_at_a_time_sum_to_the_process_own_meter():
     async def node(number):
         work = Work(f"node {number}", batch(np.zeros((2, 3), np.uint8), Item(metered=True), Item(metered=True)))
         spin(0.01)

@@ -4,8 +4,26 @@ from contextvars import ContextVar
 
 import pytest
 
-from deployments.ingress.queue import Batcher
+from deployments.ingress.queue import Batcher, Queued
 from deployments.ingress.settings import IngressSettings
+
+
+class Door:
+    """A batcher of anything, which `size` and `turn` make images of."""
+
+    def __init__(self, run, size, settings, turn=lambda _: 0):
+        async def execute(queued, deliver):
+            await run([each.image for each in queued], deliver)
+
+        self._size, self._turn = size, turn
+        self._batcher = Batcher(execute, settings)
+
+    @property
+    def waiting(self):
+        return self._batcher.waiting
+
+    def submit(self, item):
+        return self._batcher.submit(Queued(item, None, None, 0, self._size(item), self._turn(item)))
 
 
 class Recorder:
@@ -23,7 +41,7 @@ class Recorder:
 
 def batcher(**settings):
     recorder, limits = Recorder(), IngressSettings(**settings)
-    return Batcher(recorder, lambda item: item, lambda: limits), recorder
+    return Door(recorder, lambda item: item, lambda: limits), recorder
 
 
 async def settle():
@@ -46,7 +64,7 @@ async def test_what_arrives_together_leaves_together_and_in_order():
 async def test_items_leave_by_their_turns():
     recorder, limits = Recorder(), IngressSettings(max_batch_size=3, max_concurrent_batches=1)
     later = time.time_ns() + 10**12
-    door = Batcher(recorder, lambda item: 1, lambda: limits, lambda item: item % 10 if item < 100 else later + item)
+    door = Door(recorder, lambda item: 1, lambda: limits, lambda item: item % 10 if item < 100 else later + item)
     recorder.gate.set()
     # The last two are not due: they leave, but not with the one before them.
     await asyncio.gather(*(door.submit(item) for item in (19, 29, 39, 101, 15, 5, 25, 100, 11)))
@@ -107,7 +125,7 @@ async def test_a_failure_reaches_every_caller_and_the_next_batch_goes_on():
             raise RuntimeError("broken")
         leave(range(len(items)), items)
 
-    door = Batcher(fail, lambda _: 1, lambda: IngressSettings(max_batch_size=2, max_concurrent_batches=1))
+    door = Door(fail, lambda _: 1, lambda: IngressSettings(max_batch_size=2, max_concurrent_batches=1))
     outcomes = await asyncio.gather(*(door.submit(item) for item in (0, 1, 2)), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [RuntimeError, RuntimeError, int]
 
@@ -120,7 +138,7 @@ async def test_a_result_does_not_wait_for_the_others_of_its_batch_and_a_failure_
         await gate.wait()
         raise RuntimeError("broken")
 
-    door = Batcher(run, lambda _: 1, lambda: IngressSettings(max_batch_size=3))
+    door = Door(run, lambda _: 1, lambda: IngressSettings(max_batch_size=3))
     futures = [door.submit(item) for item in "abc"]
     assert await asyncio.wait_for(asyncio.gather(futures[0], futures[2]), 1) == ["a", "c"]
     assert not futures[1].done()
@@ -131,7 +149,7 @@ async def test_a_result_does_not_wait_for_the_others_of_its_batch_and_a_failure_
 
 async def test_settings_change_while_it_runs():
     limits, recorder = [IngressSettings(max_batch_size=2)], Recorder()
-    door = Batcher(recorder, lambda item: item, lambda: limits[-1])
+    door = Door(recorder, lambda item: item, lambda: limits[-1])
     recorder.gate.set()
     limits.append(IngressSettings(max_batch_size=3))
     await asyncio.gather(*(door.submit(item) for item in range(6)))
@@ -161,7 +179,7 @@ async def test_a_batch_runs_in_no_requests_context():
         await asyncio.sleep(0)
         leave(range(len(items)), items)
 
-    door = Batcher(run, lambda _: 1, lambda: IngressSettings(max_batch_size=2, max_concurrent_batches=1))
+    door = Door(run, lambda _: 1, lambda: IngressSettings(max_batch_size=2, max_concurrent_batches=1))
 
     async def caller(item):
         request.set(item)
@@ -175,7 +193,7 @@ async def test_a_batch_that_is_cancelled_leaves_nobody_waiting():
     async def run(*_):
         raise asyncio.CancelledError
 
-    door = Batcher(run, lambda _: 1, lambda: IngressSettings())
+    door = Door(run, lambda _: 1, lambda: IngressSettings())
     outcomes = await asyncio.wait_for(asyncio.gather(door.submit(1), door.submit(2), return_exceptions=True), 1)
     assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError] * 2
 
@@ -200,7 +218,7 @@ async def test_the_next_batch_leaves_before_a_whole_batch_is_answered():
         deliver(range(len(items)), items)
 
     limits = IngressSettings(max_batch_size=8, max_concurrent_batches=1)
-    door = Batcher(run, lambda _: 1, lambda: limits)
+    door = Door(run, lambda _: 1, lambda: limits)
     futures = [door.submit(item) for item in range(16)]
     assert await asyncio.gather(*futures) == list(range(16))
     assert answered[0] == 0

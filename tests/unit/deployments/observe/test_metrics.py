@@ -7,9 +7,10 @@ import pytest
 
 from deployments.contract.answer import Answer, Classification
 from deployments.contract.batch import Batch
+from deployments.contract.counting import MOST_VALUES, OTHER, TaggedCounter
 from deployments.contract.item import Item, MemberPrediction
 from deployments.observe import metrics
-from deployments.observe.metrics import MOST_VALUES, OTHER, Metrics, TaggedCounter, TaggedGauge, TaggedHistogram
+from deployments.observe.metrics import CounterReport, Metrics, TaggedGauge, TaggedHistogram
 from tests.metrics import recorded
 
 
@@ -34,6 +35,7 @@ NAMES = ["cat", "猫", "Ærø", "50 %", "two\nlines", 'a "b" \\ c', "\ud800", "o
 def test_ray_takes_every_name(name):
     counter = TaggedCounter("ensemble_names", "Ray's own.", "label")
     counter.add(name, count=2)
+    CounterReport()()
     assert counter.counts == {(name,): 2}
     TaggedGauge("ensemble_names_now", "Ray's own.", "label").set(1.0, name)
     TaggedHistogram("ensemble_names_seconds", "Ray's own.", [1.0], "label").observe(0.5, name)
@@ -67,13 +69,13 @@ def test_a_metric_has_a_bounded_number_of_series_and_loses_no_count(monkeypatch)
 
 def test_what_was_counted_since_the_last_report_is_told(monkeypatch):
     add, told = TaggedCounter.add, recorded(monkeypatch, metrics)
-    counter = TaggedCounter("ensemble_names", "", "label")
+    counter, report = TaggedCounter("ensemble_names", "", "label"), CounterReport()
     monkeypatch.setattr(metrics, "COUNTERS", [counter])
     for count in (2, 0, 3):
         add(counter, "cat")
         add(counter, "cat", count=count)
-        metrics.report_counters()
-        metrics.report_counters()
+        report()
+        report()
     assert [(value, tags) for _, value, tags in told] == [(count, {"label": "cat"}) for count in (3, 1, 4)]
 
 

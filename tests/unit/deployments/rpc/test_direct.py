@@ -102,7 +102,7 @@ def rows(*values):
 def test_a_batch_goes_and_comes_back(run, folder):
     async def main():
         replica, ways = Replica(folder), []
-        await replica.listener.open()
+        await replica.listener.keep_open()
         call, handle = edge(folder, ways)
         before = Work("before", rows(1, 2)).done(np.array([1, 2], np.float32))
         answer = await call(before)
@@ -120,7 +120,7 @@ def test_a_batch_goes_and_comes_back(run, folder):
 def test_batches_of_any_size_arrive_whole(run, folder, size):
     async def main():
         replica = Replica(folder)
-        await replica.listener.open()
+        await replica.listener.keep_open()
         call, _ = edge(folder)
         values = np.arange(size, dtype=np.float32)[None] % 251
         for _ in range(3):
@@ -133,7 +133,7 @@ def test_batches_of_any_size_arrive_whole(run, folder, size):
 def test_many_images_arrive_whole(run, folder):
     async def main():
         replica = Replica(folder)
-        await replica.listener.open()
+        await replica.listener.keep_open()
         call, _ = edge(folder)
         items = tuple(Item(trace_parent=f"00-{i:032x}-{i:016x}-01") for i in range(3000))
         for _ in range(2):
@@ -148,7 +148,7 @@ def test_many_calls_at_once_are_not_mixed_up(run, folder):
     async def main():
         replicas = [Replica(folder, f"r{i}") for i in range(3)]
         for replica in replicas:
-            await replica.listener.open()
+            await replica.listener.keep_open()
         call, _ = edge(folder)
         answers = await asyncio.gather(*(call(rows(*range(i))) for i in range(1, 60)))
         for i, answer in enumerate(answers, start=1):
@@ -167,9 +167,9 @@ def test_a_replica_that_comes_and_one_that_goes_are_seen(run, folder, monkeypatc
         assert (await call(rows(1))).payload.tolist() == [1]
         assert handle.calls == 1
         first, second = Replica(folder, "r1"), Replica(folder, "r2")
-        await first.listener.open()
+        await first.listener.keep_open()
         assert (await call(rows(1))).payload.tolist() == [2]
-        await second.listener.open()
+        await second.listener.keep_open()
         await first.listener.close()
         assert (await call(rows(1))).payload.tolist() == [2]
         assert (handle.calls, len(first.batches), len(second.batches)) == (1, 1, 1)
@@ -180,7 +180,7 @@ def test_a_replica_that_comes_and_one_that_goes_are_seen(run, folder, monkeypatc
 def test_a_dead_replica_is_known_at_once_and_its_socket_removed(run, folder):
     async def main():
         replica, ways = Replica(folder), []
-        await replica.listener.open()
+        await replica.listener.keep_open()
         call, handle = edge(folder, ways)
         replica.gate.clear()
         waiting = asyncio.create_task(call(rows(1)))
@@ -199,7 +199,7 @@ def test_a_dead_replica_is_known_at_once_and_its_socket_removed(run, folder):
 def test_a_batch_that_does_not_wait_is_told_when_the_only_replica_dies(run, folder):
     async def main():
         replica, ways = Replica(folder), []
-        await replica.listener.open()
+        await replica.listener.keep_open()
         call, handle = edge(folder, ways)
         hurried = batch(np.array([1], np.float32), Item(waits_for_replica=False))
         assert (await call(hurried)).payload.tolist() == [2]
@@ -218,7 +218,7 @@ def test_a_batch_that_does_not_wait_is_told_when_the_only_replica_dies(run, fold
         assert (await call(rows(1))).payload.tolist() == [1]
         assert handle.calls == 1
         again = Replica(folder, "r2")
-        await again.listener.open()
+        await again.listener.keep_open()
         assert (await call(hurried)).payload.tolist() == [2]
 
     run(main())
@@ -227,7 +227,7 @@ def test_a_batch_that_does_not_wait_is_told_when_the_only_replica_dies(run, fold
 def test_a_dying_replica_that_still_accepts_connections_is_none(run, folder):
     async def main():
         replica = Replica(folder)
-        await replica.listener.open()
+        await replica.listener.keep_open()
         call, handle = edge(folder)
         hurried = batch(np.array([1], np.float32), Item(waits_for_replica=False))
         assert (await call(hurried)).payload.tolist() == [2]
@@ -268,7 +268,7 @@ def test_a_batch_whose_replica_died_goes_to_another_and_no_further(run, folder):
         call, handle = edge(folder)
         replicas = [Replica(folder, f"r{i}") for i in range(3)]
         for replica in replicas:
-            await replica.listener.open()
+            await replica.listener.keep_open()
             replica.gate.clear()
 
         async def kill():
@@ -293,7 +293,7 @@ def test_a_batch_whose_replica_died_goes_to_another_and_no_further(run, folder):
 def test_a_replica_that_stops_finishes_what_it_has_and_takes_no_more(run, folder):
     async def main():
         replica = Replica(folder)
-        await replica.listener.open()
+        await replica.listener.keep_open()
         call, handle = edge(folder)
         await call(rows(1))
         replica.gate.clear()
@@ -316,7 +316,7 @@ def test_a_replica_that_stops_finishes_what_it_has_and_takes_no_more(run, folder
 def test_a_caller_that_leaves_frees_the_node(run, folder):
     async def main():
         replica = Replica(folder)
-        await replica.listener.open()
+        await replica.listener.keep_open()
         call, _ = edge(folder)
         replica.gate.clear()
         waiting = asyncio.create_task(call(rows(1)))
@@ -343,7 +343,7 @@ def test_a_caller_that_leaves_frees_the_node(run, folder):
 def test_a_nodes_failure_is_the_callers_and_its_inside_is_not_told(run, folder, fault, raised, message):
     async def main():
         replica = Replica(folder)
-        await replica.listener.open()
+        await replica.listener.keep_open()
         call, handle = edge(folder)
         replica.fault = fault
         with pytest.raises(raised, match=message) as caught:
@@ -359,7 +359,7 @@ def test_a_nodes_failure_is_the_callers_and_its_inside_is_not_told(run, folder, 
 def test_another_version_of_the_code_is_not_talked_to(run, folder):
     async def main():
         replica = Replica(folder)
-        await replica.listener.open()
+        await replica.listener.keep_open()
         [path] = folder.iterdir()
         assert path.suffix == f".{VERSION}"
         path.rename(path.with_suffix(".012345"))
@@ -373,7 +373,7 @@ def test_another_version_of_the_code_is_not_talked_to(run, folder):
 def test_only_this_user_comes_in(run, folder):
     async def main():
         replica = Replica(folder)
-        await replica.listener.open()
+        await replica.listener.keep_open()
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
     run(main())
@@ -384,11 +384,11 @@ def test_a_folder_that_others_may_enter_is_not_used(run, folder):
         folder.mkdir()
         folder.chmod(0o777)
         with pytest.raises(PermissionError, match="not a folder of this user alone"):
-            await Replica(folder).listener.open()
+            await Replica(folder).listener.keep_open()
         folder.rmdir()
         folder.symlink_to(folder.parent)
         with pytest.raises(OSError, match="edge"):
-            await Replica(folder).listener.open()
+            await Replica(folder).listener.keep_open()
 
     run(main())
 
@@ -416,12 +416,10 @@ def test_a_replica_that_accepts_nobody_any_more_is_passed_over(run, folder):
 def test_a_socket_whose_name_is_gone_is_opened_again(run, folder):
     async def main():
         replica = Replica(folder)
-        await replica.listener.open()
-        assert replica.listener.is_open
+        await replica.listener.keep_open()
         [path] = folder.iterdir()
         path.unlink()
-        assert not replica.listener.is_open
-        await replica.listener.open()
+        await replica.listener.keep_open()
         call, handle = edge(folder)
         assert (await call(rows(1))).payload.tolist() == [2]
         assert handle.calls == 0
@@ -435,15 +433,15 @@ def test_the_last_replica_removes_the_folder_and_one_that_comes_makes_it(run, fo
         first, second = (Replica(outer / "edge", name).listener for name in ("r1", "r2"))
         folder.mkdir(mode=0o700)
         (folder / "other").touch()
-        await first.open()
-        await second.open()
+        await first.keep_open()
+        await second.keep_open()
         await first.close()
-        assert second.is_open
+        assert len(list((outer / "edge").iterdir())) == 1
         await second.close()
         assert [path.name for path in folder.iterdir()] == ["other"]
         third = Replica(outer / "edge").listener
-        await third.open()
-        assert third.is_open
+        await third.keep_open()
+        assert len(list((outer / "edge").iterdir())) == 1
 
     run(main())
 
@@ -451,7 +449,7 @@ def test_the_last_replica_removes_the_folder_and_one_that_comes_makes_it(run, fo
 def test_a_node_whose_work_is_cancelled_is_known_at_once(run, folder):
     async def main():
         replica = Replica(folder)
-        await replica.listener.open()
+        await replica.listener.keep_open()
         replica.fault = asyncio.CancelledError()
         call, handle = edge(folder)
         assert (await call(rows(1))).payload.tolist() == [1]
@@ -463,7 +461,7 @@ def test_a_node_whose_work_is_cancelled_is_known_at_once(run, folder):
 def test_an_answer_that_is_being_read_is_sent_to_its_end(run, folder):
     async def main():
         replica = Replica(folder)
-        await replica.listener.open()
+        await replica.listener.keep_open()
         call, handle = edge(folder)
         replica.gate.clear()
         values = np.ones((1, 10_000_000), np.float32)
@@ -481,7 +479,7 @@ def test_an_answer_that_is_being_read_is_sent_to_its_end(run, folder):
 def test_the_user_at_the_other_end_is_looked_at(run, folder, monkeypatch):
     async def main():
         replica = Replica(folder)
-        await replica.listener.open()
+        await replica.listener.keep_open()
         call, handle = edge(folder)
         assert (await call(rows(1))).payload.tolist() == [2]
         # Each end looks by itself: of two, one that finds the other a stranger is enough.
@@ -512,7 +510,7 @@ def test_the_user_at_the_other_end_is_looked_at(run, folder, monkeypatch):
 def test_a_stranger_frame_costs_nothing(run, folder, frame):
     async def main():
         replica = Replica(folder)
-        await replica.listener.open()
+        await replica.listener.keep_open()
         [path] = folder.iterdir()
         reader, writer = await asyncio.open_unix_connection(str(path))
         writer.write(frame)
@@ -529,7 +527,7 @@ def test_where_other_machines_have_replicas_they_share_what_is_too_much(run, fol
     async def main(nodes):
         monkeypatch.setattr(cluster.ray, "nodes", lambda: [{"Alive": True}] * nodes)
         replica, ways = Replica(folder, f"r{nodes}"), []
-        await replica.listener.open()
+        await replica.listener.keep_open()
         replica.gate.clear()
         call, _ = edge(folder, ways)
         waiting = [asyncio.create_task(call(rows(i))) for i in range(2)]
@@ -555,7 +553,7 @@ async def main():
     async def work(batch):
         return Work("triple", batch).done(batch.payload * 3)
     listener = Listener(work, Path(sys.argv[1]), "frozen")
-    await listener.open()
+    await listener.keep_open()
     print("open", flush=True)
     await asyncio.Event().wait()
 
@@ -605,7 +603,7 @@ def test_a_frozen_replicas_batches_go_elsewhere_until_it_answers(run, folder):
 def test_a_replica_that_works_for_long_is_not_frozen(run, folder):
     async def main():
         replica = Replica(folder)
-        await replica.listener.open()
+        await replica.listener.keep_open()
         call, handle = edge(folder)
         replica.gate.clear()
         waiting = asyncio.create_task(call(rows(1)))
@@ -646,7 +644,7 @@ def test_a_stand_in_works_while_no_replica_does_and_with_care_on_what_may_have_e
         careful, ways, handle = Careful(), [], Handle()
         call = DirectEdge(folder, handle, ways.append, ClusterSize(), careful.stand_in())
         replica = Replica(folder)
-        await replica.listener.open()
+        await replica.listener.keep_open()
         assert (await call(rows(1))).payload.tolist() == [2]
         await until(lambda: call._cluster.is_alone is not None)
         replica.fault = asyncio.CancelledError()
@@ -662,7 +660,7 @@ def test_a_stand_in_works_while_no_replica_does_and_with_care_on_what_may_have_e
         # One batch goes by handle, which has Serve start a replica of a node that had scaled to zero.
         assert handle.calls >= 1
         again = Replica(folder, "r2")
-        await again.listener.open()
+        await again.listener.keep_open()
         assert (await call(rows(1))).payload.tolist() == [2]
         assert set(ways) == {"direct", "inline"}
 

@@ -11,7 +11,7 @@ from ray.serve.metrics import Counter
 from deployments.contract.nodes import Node
 from deployments.ingress.protocol import Served, Service
 from deployments.members.arithmetic import arithmetic
-from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
+from deployments.observe.metrics import TaggedGauge, report_periodically
 from ensemble_features.cache.flow import Cache
 from ensemble_features.cache.stores import CacheSettings, Store, open_store
 from graph.feature import Feature, Site, Stage
@@ -38,37 +38,16 @@ def identity(config: EnsembleConfig, agreed: EnsembleSignature, settings: CacheS
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).digest()
 
 
-class CacheMetrics:
-    """What the ingress counts of its cache."""
+def follow(store: Store) -> None:
+    """Report what the store holds."""
+    used = TaggedGauge("ensemble_cache_bytes", "Memory of the cached images.")
+    entries = TaggedGauge("ensemble_cache_entries", "Images cached in memory.")
 
-    def __init__(self) -> None:
-        self.images = TaggedCounter(
-            "ensemble_cache_images",
-            "Images by the cache's result: hit, miss, or passed, because the caller bypassed the cache.",
-            "result",
-        )
-        self._saved = Counter(
-            "ensemble_cache_saved_seconds",
-            description="Time that decoding and the members took for images that were then cached.",
-        )
-        self._bytes = TaggedGauge("ensemble_cache_bytes", "Memory of the cached images.")
-        self._entries = TaggedGauge("ensemble_cache_entries", "Images cached in memory.")
+    def report() -> None:
+        used.set(store.bytes_used)
+        entries.set(len(store))
 
-    def cache(self, hits: int, misses: int, passed: int, saved_s: float) -> None:
-        """Count the images of a batch, and the time that was saved."""
-        for result, count in (("hit", hits), ("miss", misses), ("passed", passed)):
-            self.images.add(result, count=count)
-        if saved_s > 0:
-            self._saved.inc(saved_s)
-
-    def follow(self, store: Store) -> None:
-        """Report what the store holds."""
-
-        def report() -> None:
-            self._bytes.set(store.bytes_used)
-            self._entries.set(len(store))
-
-        report_periodically(report, "cache metrics")
+    report_periodically(report, "cache metrics")
 
 
 class Caching(Feature):
@@ -88,10 +67,13 @@ class Caching(Feature):
         """Put the cache before the node that predicts."""
         if stage.kind != "predictions":
             return node
-        store, metrics = open_store(self._settings), CacheMetrics()
-        metrics.follow(store)
-        count, per_key = metrics.cache, self._settings.per_key
-        self._cache = Cache(node, store, self._identity, self._classes, count, per_key, self._pinned)
+        follow(store := open_store(self._settings))
+        saved = Counter(
+            "ensemble_cache_saved_seconds",
+            description="Time that decoding and the members took for images that were then cached.",
+        )
+        per_key = self._settings.per_key
+        self._cache = Cache(node, store, self._identity, self._classes, saved.inc, per_key, self._pinned)
         return self._cache
 
     def serve(self, service: Service) -> Served:

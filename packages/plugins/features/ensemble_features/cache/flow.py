@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from deployments.contract import clock
 from deployments.contract.batch import Batch, Work
+from deployments.contract.counting import TaggedCounter
 from deployments.contract.item import Item, ItemNote
 from deployments.contract.nodes import Flow, Node, Part, as_flow
 from deployments.contract.options import PRESENTATION, Options
@@ -55,7 +56,6 @@ DECODER = msgspec.msgpack.Decoder(Entry)
 # The options that change what members predict, with the values that requests have by default.
 DECISIVE = {name: getattr(Options(), name) for name in Options.__struct_fields__ if name not in PRESENTATION}
 Waiting = asyncio.Future[Entry | None]
-Count = Callable[[int, int, int, float], None]
 
 
 def prediction_options(options: Options) -> bytes:
@@ -97,7 +97,7 @@ class Cache(Flow):
         store: Store,
         identity: bytes,
         classes: int,
-        count: Count,
+        saved: Callable[[float], None],
         per_key: bool = False,
         pinned: Mapping[str, Version] = MappingProxyType({}),
     ) -> None:
@@ -108,12 +108,17 @@ class Cache(Flow):
             store: keeps the entries.
             identity: caches whose identities differ share no entries.
             classes: the number of classes.
-            count: counts the images of a batch: hits, misses, and images that passed, and the seconds that were saved.
+            saved: counts the seconds that were saved.
             per_key: whether each API key has entries of its own.
             pinned: by member, the version that it must answer by; entries of others are stale.
         """
         self._node, self._store, self._identity, self._classes = as_flow(node), store, identity, classes
-        self._count, self._per_key, self._pinned = count, per_key, pinned
+        self._saved, self._per_key, self._pinned = saved, per_key, pinned
+        self.images = TaggedCounter(
+            "ensemble_cache_images",
+            "Images by the cache's result: hit, miss, or passed, because the caller bypassed the cache.",
+            "result",
+        )
         self._in_flight: dict[bytes, Waiting] = {}
         # By member, and by the variant of it that was asked, the version that answered last; others' entries are stale.
         self._versions: dict[tuple[str, str], Version] = {}
@@ -146,8 +151,11 @@ class Cache(Flow):
             for p in list(lookup.leaders):
                 self._share(lookup, p, None)
             hits = lookup.found | later
-            passed, saved_s = len(lookup.keys) - len(lookup.looked), sum(entry.took_s for entry in hits.values())
-            self._count(len(hits), len(lookup.looked) - len(hits), passed, saved_s)
+            self.images.add("hit", count=len(hits))
+            self.images.add("miss", count=len(lookup.looked) - len(hits))
+            self.images.add("passed", count=len(lookup.keys) - len(lookup.looked))
+            if (saved_s := sum(entry.took_s for entry in hits.values())) > 0:
+                self._saved(saved_s)
 
     def knows(self, image: bytes, item: Item) -> bool:
         """Tell whether an image's predictions are in this process' memory, so that it need not wait for others."""

@@ -13,7 +13,7 @@ from deployments.contract.caller import ADDRESS
 from deployments.contract.nodes import Node
 from deployments.ingress.protocol import Report, Served, Service
 from deployments.members.local import LocalMember
-from deployments.observe.metrics import SECONDS, TaggedCounter, TaggedGauge, TaggedHistogram, report_periodically
+from deployments.observe.metrics import SECONDS, TaggedGauge, TaggedHistogram, report_periodically
 from deployments.pipeline.pipeline import Answered, InFlight, Pipeline
 from deployments.repository.address import split_model
 from deployments.repository.repository import remember_rollback
@@ -37,7 +37,7 @@ def counters() -> CanaryCounters:
         SECONDS,
         *("member", "role"),
     )
-    return CanaryCounters(TaggedCounter, took.observe)
+    return CanaryCounters(took.observe)
 
 
 def remember(config: EnsembleConfig, trial: Trial) -> None:

@@ -15,10 +15,11 @@ import msgspec
 from msgspec import Meta
 
 from deployments.contract.caller import ADDRESS, Caller
+from deployments.contract.counting import TaggedCounter
 from deployments.contract.item import Item
 from ensemble_features.canary.evidence import LIMIT, Allowance, Question, Reason, Score
 from ensemble_features.canary.settings import CanaryConfig, CanarySettings
-from ensemble_features.proportion import MakesCounts, Proportion, proportion
+from ensemble_features.proportion import Proportion, proportion
 from ensemble_features.record import Record, count_by_rightness
 from ensemble_serving.answer import Version
 
@@ -85,19 +86,19 @@ class CanaryStats(msgspec.Struct, frozen=True):
 class CanaryCounters:
     """The counts of all canaries; the role is `canary` or `stable`."""
 
-    def __init__(self, counter: MakesCounts, took: Callable[[float, str, str], None]) -> None:
-        """Set what makes counters, and what counts the seconds that a version took, by member and role."""
-        self.images = counter(
+    def __init__(self, took: Callable[[float, str, str], None]) -> None:
+        """Set what counts the seconds that a version took, by member and role."""
+        self.images = TaggedCounter(
             "ensemble_canary_images",
             "Images that a version of a member received, by whether it alone failed on them.",
             *("member", "role", "failed"),
         )
-        self.predictions = counter(
+        self.predictions = TaggedCounter(
             "ensemble_canary_predictions",
             "Images by the version of a member that answered, and by whether most of the other members agreed.",
             *("member", "role", "version", "agrees"),
         )
-        self.rollbacks = counter(
+        self.rollbacks = TaggedCounter(
             "ensemble_canary_rollbacks",
             "Canaries that were rolled back, by the reason: failures, latency or answers.",
             *("member", "reason"),

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from deployments.contract.counting import TaggedCounter
 from deployments.contract.proportion import Interval, wilson
-from ensemble_features.proportion import MakesCounts
 
 logger = logging.getLogger("ray.serve")
 
@@ -33,19 +33,18 @@ class Audit:
         share: float,
         at_most: float | None,
         tighten: bool,
-        counter: MakesCounts,
         seed: int | None = None,
     ) -> None:
         """Set the members after which an image may leave early, in order, and the share of the exits that is drawn."""
         self.exit_at = list(exit_at)
         self._members = members
         self._share, self.at_most, self._tighten = share, at_most, tighten
-        self._audited = counter(
+        self._audited = TaggedCounter(
             "ensemble_cascade_audits",
             "Audited early exits, by whether all members agree: agrees, differs, or dropped.",
             *("member", "result"),
         )
-        self._tightened = counter("ensemble_cascade_tightened", "Rises of a threshold by the audit.", "member")
+        self._tightened = TaggedCounter("ensemble_cascade_tightened", "Rises of a threshold by the audit.", "member")
         self._random = random.Random(seed)
         # Of each stage's last exits: how sure the members were, and whether all members answer differently.
         self._seen: list[deque[tuple[float, bool]]] = [deque(maxlen=WINDOW) for _ in members]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter as Tally
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
@@ -12,9 +11,10 @@ from msgspec import Meta
 
 from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
+from deployments.contract.counting import TaggedCounter
 from deployments.contract.nodes import Node
 from deployments.ingress.protocol import Report, Served, Service
-from deployments.observe.metrics import TaggedCounter, TaggedGauge, report_periodically
+from deployments.observe.metrics import TaggedGauge, report_periodically
 from deployments.observe.observer import Watcher
 from ensemble_features.cascade.audit import Audit, interval
 from ensemble_features.cascade.flow import Cascade, LoadState
@@ -86,11 +86,11 @@ class Exits(Watcher):
 
     def batch(self, batch: Batch[Sequence[Answer]], queue_wait_s: float) -> None:
         """Count the images of an answered batch."""
-        answers = [answer.classification for answer in batch.payload]
-        for counter in self._load_shed:
-            counter.add(count=sum(bool(answer.load_shed) for answer in answers))
-        for name, count in Tally(answer.asked[-1] for answer in answers if answer.asked).items():
-            self._exits.add(name, count=count)
+        for answer in batch.payload:
+            for counter in self._load_shed:
+                counter.add(count=bool(answer.classification.load_shed))
+            if asked := answer.classification.asked:
+                self._exits.add(asked[-1])
 
 
 class Cascading(Feature):
@@ -107,8 +107,7 @@ class Cascading(Feature):
         early, exit_at, audited = self._settings.order[:-1], self._settings.exit_at, self._settings.audit
         self._audit: Audit | None = None
         if audited is not None:
-            bounds = audited.share, audited.at_most, audited.tighten
-            self._audit = Audit(early, exit_at, *bounds, TaggedCounter)
+            self._audit = Audit(early, exit_at, audited.share, audited.at_most, audited.tighten)
             follow_audit(self._audit)
         self.reports = {"cascade": Report(dict[str, ExitStats], partial(exit_stats, early, exit_at, self._audit))}
 

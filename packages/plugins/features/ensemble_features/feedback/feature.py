@@ -15,7 +15,6 @@ from deployments.contract.caller import REQUEST_IDS
 from deployments.contract.errors import DeadlineExceeded, UnknownRequest
 from deployments.contract.item import Item
 from deployments.ingress.protocol import Report, Served, Service
-from deployments.observe.metrics import TaggedCounter
 from deployments.rpc.listener import Listener, sockets
 from deployments.rpc.replica import LocalReplicas, ReplicaGone
 from deployments.rpc.wire import VERSION
@@ -131,7 +130,7 @@ class Feedback(Feature):
         self._peers: Peers | None = None
         self._take: TakesLabel = refuse
         if isinstance(site.settings, FeedbackSettings):
-            store = FeedbackStore(site.settings, agreed.labels, TaggedCounter)
+            store = FeedbackStore(site.settings, agreed.labels)
             self._take = self._peers = Peers(store, sockets(site.application, FOLDER), site.replica)
             self.interceptor = store
             self.reports = {NAME: Report(FeedbackStats, store.figures)}

@@ -12,13 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from deployments.contract.caller import MAX_ID
-from deployments.contract.errors import (
-    AlreadyLabelled,
-    EnsembleError,
-    InvalidParameter,
-    UnknownLabel,
-    UnknownRequest,
-)
+from deployments.contract.errors import AlreadyLabelled, EnsembleError, InvalidParameter, UnknownLabel, UnknownRequest
 from deployments.contract.settings import MIB
 from deployments.ingress.error_style import AS_OBJECT
 from deployments.ingress.http import bodies

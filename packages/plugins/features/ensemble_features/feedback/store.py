@@ -12,11 +12,12 @@ from msgspec import Meta
 from pydantic import Field
 
 from deployments.contract.caller import MAX_ID
+from deployments.contract.counting import TaggedCounter
 from deployments.contract.errors import AlreadyLabelled, EnsembleError, UnknownLabel, UnknownRequest
 from deployments.contract.item import TRACE_ID
 from deployments.contract.sections import Section
 from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
-from ensemble_features.proportion import MakesCounts, Proportion, proportion
+from ensemble_features.proportion import Proportion, proportion
 from ensemble_features.record import ENSEMBLE, Record, answered
 
 # Characters of what a caller sent that an error quotes.
@@ -48,18 +49,14 @@ class FeedbackStore(Interceptor):
     """Remembers answers by their requests' ids, and compares their predictions with true labels."""
 
     def __init__(
-        self,
-        settings: FeedbackSettings,
-        labels: Sequence[str],
-        counter: MakesCounts,
-        clock: Callable[[], float] = time.monotonic,
+        self, settings: FeedbackSettings, labels: Sequence[str], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Set how much is remembered, the classes' names in order of index, what makes counters, and a clock."""
+        """Set how much is remembered, the classes' names in order of index, and a clock."""
         self._settings, self._clock = settings, clock
-        self._sent = counter(
+        self._sent = TaggedCounter(
             "ensemble_feedback_labels", "True labels that were sent: accepted, or the code of the error.", "result"
         )
-        self._judged = counter(
+        self._judged = TaggedCounter(
             "ensemble_feedback_answers",
             "Images with a true label, by whether the ensemble, a member, a version, an exit or a shadow was right.",
             *("kind", "name", "version", "right"),

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TypeVar
+from typing import Annotated, TypeVar
+
+from pydantic import Field
 
 from deployments.contract.batch import NO_SCORES, Batch
 from deployments.contract.errors import ConfigurationError, EnsembleError, Unloaded
 from deployments.contract.nodes import Node
 from deployments.contract.payload import Probabilities
-from ensemble_features.loading.settings import LoadingSettings
+from deployments.contract.settings import Name, Schema
 from ensemble_serving.answer import Version
 
 NEEDED = "the quorum needs it; load another member first, or lower ensemble.quorum"
 
 P = TypeVar("P")
+
+
+class LoadingSettings(Schema):
+    """The members that clients have loaded and unloaded."""
+
+    unloaded: tuple[Name, ...] = Field((), max_length=64, description="members that are not called")
+    loaded: dict[Name, Annotated[int, Field(ge=1)]] = Field(
+        {}, max_length=64, description="the version that was loaded last, by member"
+    )
 
 
 class UnloadGate:

@@ -10,7 +10,7 @@ from pydantic import Field
 from deployments.contract.sections import Fault, Section
 from deployments.contract.settings import Name, Schema
 from deployments.ingress.access import AccessConfig
-from ensemble_features.loading.settings import LoadingSettings
+from ensemble_features.loading.flow import LoadingSettings
 
 # Names of keys, or everybody.
 Operators = tuple[Name, ...] | Literal["anyone"]

@@ -7,13 +7,11 @@ from typing import Any
 from deployments.contract.member import MemberConfig
 from deployments.contract.nodes import Node
 from deployments.ingress.protocol import Report, Served, Service
-from deployments.observe.metrics import TaggedCounter
 from deployments.pipeline.member_client import Member
 from deployments.pipeline.pipeline import Pipeline
 from ensemble_features.record import PixelTap, ShadowInterceptor
-from ensemble_features.shadow.flow import Shadow, ShadowCounters, ShadowStats
+from ensemble_features.shadow.flow import Shadow, ShadowCounters, ShadowSettings, ShadowStats
 from ensemble_features.shadow.section import SECTION, ShadowSection, shadows
-from ensemble_features.shadow.settings import ShadowSettings
 from graph.feature import Feature, Site, Stage
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
@@ -32,7 +30,7 @@ class Shadows(Feature):
     sections = (ShadowSection,)
 
     def __init__(self, config: EnsembleConfig, agreed: EnsembleSignature, site: Site) -> None:
-        counted, members = ShadowCounters(TaggedCounter), {member.name: member for member in config.members}
+        counted, members = ShadowCounters(), {member.name: member for member in config.members}
         keys = {name: agreed.preprocessing[name].key for name in shadows(config)}
         made = [
             Shadow(

@@ -11,17 +11,28 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+from pydantic import Field
 
 from deployments.contract import clock
 from deployments.contract.batch import Batch
+from deployments.contract.counting import TaggedCounter
 from deployments.contract.item import Item
 from deployments.contract.payload import Images
+from deployments.contract.settings import Schema
 from deployments.pipeline.member_client import Member
-from ensemble_features.proportion import MakesCounts, Proportion, proportion
+from ensemble_features.proportion import Proportion, proportion
 from ensemble_features.record import Copied, Record, count_by_rightness
-from ensemble_features.shadow.settings import ShadowSettings
 
 logger = logging.getLogger("ray.serve")
+
+
+class ShadowSettings(Schema):
+    """How many images a shadow gets a copy of."""
+
+    share: float = Field(ge=0, le=1, description="share of the images that it gets")
+    max_queue_ms: float = Field(
+        100.0, ge=0, le=60_000, description="a batch in which an image has waited longer is not copied, ms"
+    )
 
 
 class Pairs(msgspec.Struct, frozen=True):
@@ -48,14 +59,13 @@ class ShadowStats(msgspec.Struct, frozen=True):
 class ShadowCounters:
     """The counts of all shadows."""
 
-    def __init__(self, counter: MakesCounts) -> None:
-        """Set what makes counters."""
-        self.images = counter(
+    def __init__(self) -> None:
+        self.images = TaggedCounter(
             "ensemble_shadow_images",
             "Images drawn for a shadow: compared, failed or dropped.",
             *("member", "result"),
         )
-        self.predictions = counter(
+        self.predictions = TaggedCounter(
             "ensemble_shadow_predictions",
             "Images by whether a shadow agreed with the ensemble, or with the member that it would replace.",
             *("member", "other", "agrees"),

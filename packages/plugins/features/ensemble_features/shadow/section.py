@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from deployments.contract.member import MemberConfig
 from deployments.contract.sections import Fault, Section
 from deployments.contract.settings import Name, Schema
-from ensemble_features.shadow.settings import ShadowSettings
+from ensemble_features.shadow.flow import ShadowSettings
 from graph.schema import EnsembleConfig
 
 # The section of `user_config`, and the field of `/stats`.

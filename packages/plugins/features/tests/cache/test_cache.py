@@ -15,7 +15,6 @@ from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item, ItemNote
 from deployments.contract.nodes import Flow
 from deployments.contract.options import Options
-from ensemble_features.cache.feature import CacheMetrics
 from ensemble_features.cache.flow import DECODER, Cache
 from ensemble_features.cache.stores import CacheSettings, Memory
 from ensemble_features.cascade.flow import LoadShed
@@ -58,12 +57,12 @@ class Members:
 
 def counted(flow):
     """The images that were hits, misses and passed."""
-    return tuple(flow._count.__self__.images.counts[(result,)] for result in ("hit", "miss", "passed"))
+    return tuple(flow.images.counts[(result,)] for result in ("hit", "miss", "passed"))
 
 
-def cache(members, identity=b"", store=None, classes=2, **more):
+def cache(members, identity=b"", store=None, classes=2, saved=lambda _: None, **more):
     store = Memory(10**6, 100, 60) if store is None else store
-    return Cache(members, store, identity, classes, CacheMetrics().cache, **more)
+    return Cache(members, store, identity, classes, saved, **more)
 
 
 def asking(*images, **options):
@@ -416,9 +415,9 @@ def asked_by(key, image=b"1"):
 
 async def test_each_key_has_entries_of_its_own_where_that_is_set():
     members, store = Members(), Memory(10**6, 100, 60)
-    common = Cache(members, store, b"", 2, CacheMetrics().cache)
+    common = cache(members, store=store)
     assert [told(await common(asked_by(key))) for key in ("a", "b")] == [[False], [True]]
-    apart = Cache(members, store, b"", 2, CacheMetrics().cache, per_key=True)
+    apart = cache(members, store=store, per_key=True)
     for hit in (False, True):
         assert [told(await apart(asked_by(key))) for key in ("a", "b", "")] == [[hit]] * 3
         assert apart.knows(b"1", Item(caller=Caller(name="a")))
@@ -427,7 +426,7 @@ async def test_each_key_has_entries_of_its_own_where_that_is_set():
 
 async def test_an_image_that_another_key_asks_for_just_now_is_not_waited_for_where_each_has_its_own():
     members = Members(waits=(b"1",))
-    flow = Cache(members, Memory(10**6, 100, 60), b"", 2, CacheMetrics().cache, per_key=True)
+    flow = cache(members, per_key=True)
     both = [asyncio.create_task(flow(asked_by(key))) for key in ("a", "b")]
     while len(members.seen) < 2:
         await asyncio.sleep(0)

@@ -1,15 +1,15 @@
 from deployments.observe import metrics as observed
-from ensemble_features.cache import feature
-from ensemble_features.cache.feature import CacheMetrics
+from packages.plugins.features.tests.cache.test_cache import Members, asking, cache
 from tests.metrics import recorded
 
 
-def test_what_a_cache_does_is_counted(monkeypatch):
-    recorded(monkeypatch, feature)
-    told = recorded(monkeypatch, observed)
-    counts = CacheMetrics()
-    counts.cache(2, 0, 1, 0.5)
-    counts.cache(0, 3, 0, 0.0)
+async def test_what_a_cache_does_is_counted(monkeypatch):
+    told, saved = recorded(monkeypatch, observed), []
+    flow = cache(Members(), saved=saved.append)
+    await flow(asking(b"1", b"2"))
+    assert saved == []
+    await flow(asking(b"2", b"1", b"3"))
+    await flow(asking(b"1", cache="no-store"))
     images = [(value, tags["result"]) for name, value, tags in told if name == "ensemble_cache_images"]
-    assert images == [(2, "hit"), (1, "passed"), (3, "miss")]
-    assert [value for name, value, _ in told if name == "ensemble_cache_saved_seconds"] == [0.5]
+    assert images == [(2, "miss"), (2, "hit"), (1, "miss"), (1, "passed")]
+    assert [seconds > 0 for seconds in saved] == [True]

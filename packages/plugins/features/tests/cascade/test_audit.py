@@ -5,7 +5,6 @@ import pytest
 from pydantic import ValidationError
 
 from deployments.contract.item import Item
-from deployments.observe.metrics import TaggedCounter
 from ensemble_features.cascade.audit import FEWEST, WINDOW, Audit, interval
 from ensemble_features.cascade.feature import exit_stats
 from ensemble_features.cascade.flow import Stage
@@ -14,7 +13,7 @@ from tests.batches import batch
 
 
 def audit(exit_at=(0.5, 0.6), share=1.0, at_most=None, tighten=False):
-    return Audit(("a", "b"), exit_at, share, at_most, tighten, TaggedCounter, seed=0)
+    return Audit(("a", "b"), exit_at, share, at_most, tighten, seed=0)
 
 
 def test_a_share_of_the_exits_is_drawn():

@@ -11,7 +11,6 @@ from deployments.contract.item import Item, Note, Step
 from deployments.contract.names import COMBINER, LABELER, TRANSFORMER
 from deployments.contract.options import Options
 from deployments.contract.preprocessing import Preprocessing
-from deployments.observe.metrics import TaggedCounter
 from deployments.pipeline.member_client import Member, QuorumSettings
 from deployments.pipeline.pipeline import Combined, Ensemble, Pipeline
 from deployments.transformer.transformer import JpegTransformer, TransformerSettings
@@ -229,7 +228,7 @@ async def test_leaving_cancels_the_call_under_way():
 def audited(*members, share=1.0, exit_at=(0.9,), **asking):
     names = [member.name for member in members]
     settings = CascadeSettings(order=names, exit_at=exit_at)
-    audit = Audit(names[:-1], exit_at, share, None, False, TaggedCounter)
+    audit = Audit(names[:-1], exit_at, share, None, False)
     combiner = Combiner(CombinerSettings(), {name: 1.0 for name in names})
     by_name = {member.name: Member(member, "small") for member in members}
     flow = Combining(by_name, combiner, QuorumSettings(**asking), settings, audit)

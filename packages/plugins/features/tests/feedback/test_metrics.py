@@ -6,7 +6,7 @@ from tests.metrics import recorded
 
 def test_what_labels_tell_is_counted(monkeypatch):
     told = recorded(monkeypatch, metrics)
-    found = FeedbackStore(FeedbackSettings(), ("cat", "dog"), metrics.TaggedCounter)
+    found = FeedbackStore(FeedbackSettings(), ("cat", "dog"))
     found.remember("r", 0, Record(1, {}, last="a"))
     found.take("r", "dog")
     assert told == [

@@ -6,7 +6,6 @@ from msgspec.structs import replace
 from deployments.contract.caller import Caller
 from deployments.contract.errors import AlreadyLabelled, UnknownLabel, UnknownRequest
 from deployments.contract.nodes import Flow
-from deployments.observe.metrics import TaggedCounter
 from deployments.pipeline.pipeline import Intercepted
 from ensemble_features.feedback.store import MAX_ID, FeedbackSettings, FeedbackStore
 from ensemble_features.record import Record, ShadowInterceptor
@@ -19,7 +18,7 @@ from tests.unit.deployments.ingress.clock import Clock
 
 
 def book(clock=None, **settings):
-    return FeedbackStore(FeedbackSettings(**settings), ("cat", "dog", "frog"), TaggedCounter, clock or Clock())
+    return FeedbackStore(FeedbackSettings(**settings), ("cat", "dog", "frog"), clock or Clock())
 
 
 def seen(**more):

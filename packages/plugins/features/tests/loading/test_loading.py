@@ -17,8 +17,7 @@ from deployments.ingress.ingress import Ingress
 from deployments.ingress.settings import IngressSettings
 from deployments.ingress.single_member import MemberModelInfo, SingleMemberGraph
 from ensemble_features.loading.feature import Change, ModelControl
-from ensemble_features.loading.flow import UnloadGate
-from ensemble_features.loading.settings import LoadingSettings
+from ensemble_features.loading.flow import LoadingSettings, UnloadGate
 from tests.batches import batch, errors
 from tests.unit.deployments.ingress.test_ingress import OBSERVER, Graph
 

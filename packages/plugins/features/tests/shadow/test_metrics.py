@@ -5,7 +5,7 @@ from tests.metrics import recorded
 
 def test_what_a_shadow_does_is_counted(monkeypatch):
     told = recorded(monkeypatch, metrics)
-    shadow = ShadowCounters(metrics.TaggedCounter)
+    shadow = ShadowCounters()
     shadow.images.add("s", "dropped", count=3)
     shadow.predictions.add("s", "ensemble", False)
     assert told == [

@@ -7,13 +7,11 @@ import pytest
 from deployments.contract.batch import Batch, Work
 from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item
-from deployments.observe.metrics import TaggedCounter
 from deployments.pipeline.member_client import Member
 from ensemble_features.record import PixelTap, Record, Trials
 from ensemble_features.shadow.feature import replaced
-from ensemble_features.shadow.flow import Pairs, Shadow, ShadowCounters
+from ensemble_features.shadow.flow import Pairs, Shadow, ShadowCounters, ShadowSettings
 from ensemble_features.shadow.section import shadows
-from ensemble_features.shadow.settings import ShadowSettings
 from graph.config import parse
 from tests.batches import batch
 
@@ -40,7 +38,7 @@ class Breaks:
 
 
 def shadow(node, share=1.0, replaces="a", **more):
-    counted, settings = ShadowCounters(TaggedCounter), ShadowSettings(share=share, **more)
+    counted, settings = ShadowCounters(), ShadowSettings(share=share, **more)
     return Shadow("s", Member(node, "small"), settings, replaces, counted, seed=0)
 
 

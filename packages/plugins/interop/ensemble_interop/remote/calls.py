@@ -16,7 +16,7 @@ from deployments.contract.settings import MIB
 from ensemble_interop.remote import client as errors
 from ensemble_interop.remote.config import LONGEST_MS, RemoteConfig
 from ensemble_interop.remote.tensors import Binding, ModelMetadata
-from ensemble_serving.transports import NoResponse, Request, Response, ResponseTooLarge, Transport, connect
+from ensemble_serving.transports import NoResponse, Request, Response, ResponseTooLarge, Server, Transport, connect
 
 # Values in JSON besides the scores. To parse millions of others would hold the event loop up for seconds.
 MOST_VALUES = 128 * 1024
@@ -80,7 +80,7 @@ class Connection(ABC):
         # The certificate is for the host's name, though an address is called.
         config = self._config
         try:
-            return connect(
+            server = Server(
                 config.url,
                 timeout_s=LONGEST_MS / 1000,
                 ca_file=config.ca_file,
@@ -89,6 +89,7 @@ class Connection(ABC):
                 address=self._ip,
                 most_bytes=self._most_bytes,
             )
+            return connect(server)
         except OSError as err:
             raise errors.ServerError(str(err)) from err
 

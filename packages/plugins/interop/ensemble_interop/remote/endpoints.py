@@ -17,8 +17,8 @@ from ensemble_interop.remote.tensors import Binding, IncompatibleModel, ModelMet
 logger = logging.getLogger("ray.serve")
 
 RESOLVE_EVERY_S = 5.0
-# How long a call waits for an endpoint that has never been probed to the end.
-FIRST_PROBE_WAIT_S = 1.0
+# How long a call waits for an endpoint that has never been probed to the end, and how often it looks.
+FIRST_PROBE_WAIT_S, LOOK_EVERY_S = 1.0, 0.005
 PROBE_TIMEOUT_S = 5.0
 MIN_PROBE_DELAY_S, MAX_PROBE_DELAY_S = 0.2, 3.0
 
@@ -37,7 +37,7 @@ class Endpoint:
         in_flight: how many calls it has not answered.
         called: when it was called last, seconds of a monotonic clock.
         last_error: what went wrong last.
-        probed: done once the first probe has ended, whatever its outcome.
+        is_probed: whether a probe has ended, whatever its outcome.
     """
 
     def __init__(self, address: str, client: Connection, config: RemoteConfig, check: Check) -> None:
@@ -46,7 +46,7 @@ class Endpoint:
         self.binding: Binding | None = None
         self.in_flight, self.called = 0, 0.0
         self.last_error: Exception = Unavailable("it was not probed yet")
-        self.probed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_probed = False
         self._address, self._config, self._check = address, config, check
         self._failures, self._is_closed = 0, False
         self._probing: asyncio.Task[None] | None = None
@@ -76,18 +76,13 @@ class Endpoint:
                 await self.client.close()
             if logged != (logged := str(self.last_error)):
                 logger.warning("member %r: %s: %s", self._config.name, self._address, logged)
-            self._end_first_probe()
+            self.is_probed = True
             await asyncio.sleep(delay_s * random.uniform(0.5, 1.5))
             delay_s = min(MAX_PROBE_DELAY_S, 2 * delay_s)
         if binding != self.binding:
             version = binding.version or "unknown"
             logger.info("member %r: %s is healthy, version %s", self._config.name, self._address, version)
-        self.binding, self._failures = binding, 0
-        self._end_first_probe()
-
-    def _end_first_probe(self) -> None:
-        if not self.probed.done():
-            self.probed.set_result(None)
+        self.binding, self._failures, self.is_probed = binding, 0, True
 
     def succeeded(self) -> None:
         """Count a call that was answered."""
@@ -134,17 +129,14 @@ class Endpoints:
         """
         if time.monotonic() >= self._resolved + RESOLVE_EVERY_S and (self._resolving is None or self._resolving.done()):
             self._resolving = asyncio.get_running_loop().create_task(self._resolve())
-        wait_s = min(timeout_s, FIRST_PROBE_WAIT_S)
-        if not self._known and self._resolving is not None:
-            await asyncio.wait([self._resolving], timeout=wait_s)
-        give_up = time.monotonic() + wait_s
+        give_up = time.monotonic() + min(timeout_s, FIRST_PROBE_WAIT_S)
         while not (found := [each for each in self._known.values() if each.binding is not None]):
-            unprobed = [each.probed for each in self._known.values() if not each.probed.done()]
-            left_s = give_up - time.monotonic()
-            if not unprobed or left_s <= 0:
+            unresolved = not self._known and self._resolving is not None and not self._resolving.done()
+            unprobed = any(not each.is_probed for each in self._known.values())
+            if not (unresolved or unprobed) or time.monotonic() >= give_up:
                 error = next((each.last_error for each in self._known.values()), None)
                 raise Unavailable("its name does not resolve" if error is None else f"{type(error).__name__}: {error}")
-            await asyncio.wait(unprobed, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(LOOK_EVERY_S)
         return found
 
     def count(self) -> tuple[int, int]:

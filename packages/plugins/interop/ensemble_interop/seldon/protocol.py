@@ -111,12 +111,11 @@ class Seldon(Protocol):
         async def feedback(request: pb.Feedback, call: Call) -> Message:
             return to_proto(await graph.feedback(feedback_from_proto(request), call))
 
+        def max_fields(settings: IngressSettings) -> int:
+            # A list's elements are fields, and count as the elements of JSON do.
+            return settings.max_elements
+
         return {
-            PREDICT: Rpc(predict, observed=True, fields=_max_fields),
-            SEND_FEEDBACK: Rpc(feedback, fields=_max_fields),
+            PREDICT: Rpc(predict, observed=True, fields=max_fields),
+            SEND_FEEDBACK: Rpc(feedback, fields=max_fields),
         }
-
-
-def _max_fields(settings: IngressSettings) -> int:
-    """Return how many fields a message may have; a list's elements are fields, and count as the elements of JSON do."""
-    return settings.max_elements

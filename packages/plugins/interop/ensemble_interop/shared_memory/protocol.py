@@ -107,7 +107,6 @@ def _route(method: str, handler: Handler, summary: str, answer: Any = dict[str, 
 
 
 def _calls(regions: Regions) -> Calls:
-    """Return the extension's methods."""
 
     async def status(request: pb.SystemSharedMemoryStatusRequest, _: Call) -> Message:
         made = pb.SystemSharedMemoryStatusResponse.RegionStatus

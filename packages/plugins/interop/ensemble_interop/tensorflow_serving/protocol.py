@@ -147,8 +147,9 @@ class TensorFlowServingHttp:
         asked = headers.with_options(options.DEFAULT, request.headers)
         sent, began = await self._read(request, call, asked, ClassifyRequest)
         self._ingress.admission.check_count(len(sent.examples))
-        given = (sent.context, *sent.examples)
-        context, *examples = [None if each.image is None else _image(each.image) for each in given]
+        given = [each.image for each in (sent.context, *sent.examples)]
+        images = iter(base64_images.decoded([image.b64 for image in given if image is not None]))
+        context, *examples = [None if image is None else next(images) for image in given]
         return plain({"results": await self._servable.classify(examples, context, asked, call, began)})
 
     async def _read(self, request: Request, call: Call, asked: Options, model: type[R]) -> tuple[R, float]:
@@ -166,13 +167,7 @@ def _route(method: str, handler: Handler, summary: str, *answers: Any, body: Any
     return Route(method, handler, title, answers, errors, AS_MESSAGE, body=asked, observed=bool(body))
 
 
-def _image(given: Encoded) -> bytes:
-    [image] = base64_images.decoded([given.b64])
-    return image
-
-
 def _text(row: Row) -> str:
-    """Return the one image of a row, in base64."""
     image = row.b64 if row.image is None else row.image.b64
     if image is None or None not in (row.b64, row.image):
         raise InvalidParameter(HINT)
@@ -180,7 +175,6 @@ def _text(row: Row) -> str:
 
 
 def _rows(tensor: Tensor) -> list[Any]:
-    """Return a row of the tensor for each image."""
     return to_list(tensor) if tensor.datatype == "BYTES" else tensor.data.tolist()
 
 

@@ -17,7 +17,7 @@ class Server:
         self.begun, self.may_end, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.cancelled = False
 
-    async def alone(self, request):
+    async def __call__(self, request):
         self.begun.set()
         try:
             await request.body()

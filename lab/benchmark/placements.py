@@ -1,4 +1,4 @@
-"""Changes a Serve config: places its nodes elsewhere, fixes the number of replicas, sets batches and threads."""
+"""Changes a Serve config: places its nodes elsewhere, and fixes the number of replicas."""
 
 from __future__ import annotations
 
@@ -55,15 +55,3 @@ def _fixed(name: str, before: Mapping[str, Mapping[str, Any]], replicas: int) ->
         "ray_actor_options": options,
         "num_replicas": replicas,
     }
-
-
-def tuned(config: Mapping[str, Any], *, threads: int | None, ingress: Mapping[str, Any]) -> dict[str, Any]:
-    """Set fields of the ingress, and the threads of each member, None for its share of the cores."""
-    changed: dict[str, Any] = copy.deepcopy(dict(config))
-    arguments = next(configuration.ours(changed))["args"]
-    arguments["ingress"] = {**(arguments.get("ingress") or {}), **ingress}
-    for member in arguments["members"]:
-        member.pop("threads", None)
-        if threads is not None:
-            member["threads"] = threads
-    return changed
