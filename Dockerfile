@@ -2,6 +2,8 @@
 #
 #     docker build --tag ensemble . && docker run --rm --shm-size 1g -p 127.0.0.1:8000:8000 -p 127.0.0.1:9000:9000 ensemble
 #
+# For other processors, too: docker buildx build --platform linux/amd64,linux/arm64 .  (docs/conditions.md: what was tried on ARM)
+#
 # A repository in a bucket needs a client: --build-arg EXTRAS=s3 (or gs, az, hf; several with commas). Versions of the client's
 # packages are the newest that fit requirements.lock; pip does not compare their hashes.
 #

@@ -38,8 +38,8 @@ LEAST_UNUSED = 8
 # A replica is a Python process with Ray in it: 120 to 250 MB, measured on this project's.
 MEMORY_OF_A_REPLICA = 0.25 * GIB
 # By the kernel's names: the instructions that speed up a type of number.
-INT8 = {"amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx_vnni": "AVX VNNI"}
-BF16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512"}
+INT8 = {"amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx_vnni": "AVX VNNI", "i8mm": "I8MM", "asimddp": "SDOT"}
+BF16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512", "bf16": "BF16"}
 
 
 def is_own_server(port: Port) -> bool:
@@ -114,7 +114,7 @@ def instructions(flags: set[str] | None = None) -> Finding:
 def cpu_flags() -> set[str]:
     """Read the instruction sets that the kernel reports."""
     lines = CPU_INFO.read_text(encoding="utf-8").splitlines()
-    return set(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
+    return set(next((line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))), []))
 
 
 def memory(replicas: float, free: float) -> Finding:

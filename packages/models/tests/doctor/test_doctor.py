@@ -99,6 +99,22 @@ def test_instructions():
     assert "VNNI" in machine.instructions({"avx512_vnni"}).what
 
 
+@pytest.mark.parametrize(
+    ("line", "by"),
+    [
+        ("flags\t\t: fpu avx2 avx512_vnni", "int8 by AVX-512 VNNI, bf16 by none"),
+        # Of a Graviton3, and of a Graviton2.
+        ("Features\t: fp asimd asimddp sve i8mm bf16", "int8 by I8MM and SDOT, bf16 by BF16"),
+        ("Features\t: fp asimd asimddp", "int8 by SDOT, bf16 by none"),
+    ],
+)
+def test_instructions_are_named_on_intel_and_on_arm(line, by, tmp_path, monkeypatch):
+    (file := tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{line}\n")
+    monkeypatch.setattr(machine, "CPU_INFO", file)
+    assert machine.instructions().what.endswith(by)
+    assert machine.instructions().verdict == "ok"
+
+
 def test_a_token_that_others_can_read(tmp_path, monkeypatch):
     token = tmp_path / "token"
     monkeypatch.setenv(TOKEN_PATH, str(token))

@@ -183,6 +183,18 @@ def test_before_the_application_is_there_clients_are_asked_to_come_again(folder)
             assert refused(GRPCInferenceServiceStub(channel)) == grpc.StatusCode.UNAVAILABLE
 
 
+def test_a_browser_that_comes_during_the_start_gets_a_page_that_reloads_itself(folder):
+    # As Chromium sends it for a page that is opened.
+    browser = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"}
+    with Front(folder) as front:
+        page = get(front, "/", **browser)
+        assert (page.status_code, page.headers["content-type"]) == (503, "text/html")
+        assert '<meta http-equiv="refresh" content="2">' in page.text
+        assert is_refusal_to_come_again(get(front, "/classify", **browser), "/classify")
+        with answering(folder):
+            assert eventually(lambda: "refresh" not in get(front, "/", **browser).text)
+
+
 def test_what_a_replica_says_is_its_own_and_what_fails_is_a_503(folder):
     with Front(folder) as front, answering(folder):
         for status in (404, 500, 503, 504):
