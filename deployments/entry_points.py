@@ -51,10 +51,10 @@ def not_installed() -> str:
     missing = sorted(each[1] for each in found if each and not _is_installed(f"ensemble-{each[1]}"))
     if not missing:
         return ""
-    # In a checkout an index need not have them.
+    # No index has them, and a stranger may take their names there: the folders of a checkout, or the wheels' files.
     folders = [place / each for each in missing for place in (PACKAGES, PACKAGES / "plugins")]
-    what = " ".join(f"-e {folder}" for folder in folders if folder.is_dir()) or f"'{SERVER}[{','.join(missing)}]'"
-    return f"; not installed here: {', '.join(f'ensemble-{each}' for each in missing)} (pip install {what})"
+    what = [f"-e {folder}" for folder in folders if folder.is_dir()] or [f"ensemble_{each}-*.whl" for each in missing]
+    return f"; not installed here: {', '.join(f'ensemble-{each}' for each in missing)} (pip install {' '.join(what)})"
 
 
 def _is_installed(distribution: str) -> bool:

@@ -201,10 +201,10 @@ def completed(part: Any) -> dict[str, Any] | None:
     if part.keys() <= {"args", "deployments"}:
         application["args"] |= part.pop("args", {})
         application |= part
-    elif part.keys() <= EnsembleConfig.model_fields.keys():
-        application["args"] |= part
     elif part.keys() <= {*QuorumSettings.known()}:
         application["args"]["ensemble"] = part
+    elif part.keys() <= {*EnsembleConfig.known()}:
+        application["args"] |= part
     else:
         return None
     return config

@@ -60,7 +60,7 @@ class TaggedCounter:
             self.counts[self.tags.bounded(values)] += count
 
     def unreported(self) -> list[tuple[dict[str, str], int]]:
-        """Return what was counted since the last call, by the tags; from any thread."""
+        """Return the counts since the last call, by the tags; from any thread."""
         counts = self.counts.copy()
         new, self._reported = counts - self._reported, counts
         return [(self.tags.written(values), count) for values, count in new.items()]

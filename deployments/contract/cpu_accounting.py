@@ -133,7 +133,7 @@ class CpuMeasurement:
 
     Attributes:
         metered: whether somebody wants to know what it takes.
-        owner: whether what belongs to no span is its owner's.
+        owner: whether CPU time of no span is its owner's.
         cpu_ns: its CPU time so far, nanoseconds.
         threads: how many threads compute for it besides the event loop's.
     """

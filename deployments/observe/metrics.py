@@ -130,7 +130,7 @@ class CounterReport:
         self._known: dict[TaggedCounter, Counter] = {}
 
     def __call__(self) -> None:
-        """Report what is new."""
+        """Report the new counts."""
         for each in list(COUNTERS):
             if each not in self._known:
                 self._known[each] = Counter(each.name, description=each.description, tag_keys=each.tags.keys)

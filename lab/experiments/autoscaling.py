@@ -32,7 +32,7 @@ from deployments.contract.batch import Batch, Work, predicted
 from deployments.contract.member import MemberConfig, MemberInterface, Signature
 from deployments.contract.payload import Pixels, Probabilities
 from ensemble_capacity.load.generator import Generator
-from ensemble_capacity.load.load import Arrivals, Closed, Target
+from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import Records, between, latency_ms, quantile, with_failures
 from ensemble_capacity.serving import serving
@@ -92,12 +92,12 @@ def config(options: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def arrivals(rate: Rate, seconds: float) -> Arrivals:
-    """Draw Poisson arrivals of a rate that changes, by thinning; the same ones at every call."""
+def arrivals(rate: Rate, seconds: float, peak: float = PEAK) -> Arrivals:
+    """Draw Poisson arrivals of a rate that changes up to a peak, by thinning; the same ones at every call."""
     draw = np.random.default_rng(0)
-    due = np.cumsum(draw.exponential(1 / PEAK, int(2 * PEAK * seconds)))
+    due = np.cumsum(draw.exponential(1 / peak, int(2 * peak * seconds)))
     due = due[due < seconds]
-    kept = due[draw.random(len(due)) < [rate(each / seconds) / PEAK for each in due]]
+    kept = due[draw.random(len(due)) < [rate(each / seconds) / peak for each in due]]
     return Arrivals(len(kept) / seconds, times=tuple((kept - kept[0]).tolist()))
 
 
@@ -117,33 +117,39 @@ def sent(policies: Sequence[str], rate: Rate, seconds: float) -> Iterator[Row]:
 
 def loaded(url: str, rate: Rate, seconds: float) -> Row:
     """Send a trace to a server, and count its replicas meanwhile."""
-    target = Target(url, Classify(), (image(),))
+    found, counts = counted(Target(url, Classify(), (image(),)), arrivals(rate, seconds), seconds, ("Ingress",))
+    fixed_s = round(DECLARED["policies"][FIXED]["num_replicas"] * seconds)
+    return {**summary(found, counts, seconds), "fixed_s": fixed_s}
+
+
+def counted(target: Target, mode: Mode, seconds: float, deployments: Sequence[str]) -> tuple[Records, Sequence[int]]:
+    """Warm a server up and send a load to it; return the requests, and how many replicas it had at each look."""
     with Generator(target, Closed(1)) as warming:
         warming.run(3)
     counts: list[tuple[float, int]] = []
-    with httpx.Client(timeout=30) as client, Generator(target, arrivals(rate, seconds)) as generator:
+    with httpx.Client(timeout=30) as client, Generator(target, mode) as generator:
 
         def look() -> None:
             if not counts or time.perf_counter() - counts[-1][0] >= LOOK_S:
                 # Those that start, too.
-                replicas = client.get(f"{url}/stats").json()["replicas"].get("Ingress", {})
-                counts.append((time.perf_counter(), sum(replicas.values())))
+                replicas = client.get(f"{target.url}/stats").json()["replicas"]
+                there = sum(sum(replicas.get(name, {}).values()) for name in deployments)
+                counts.append((time.perf_counter(), there))
 
         generator.run(seconds, tick=look)
     found = between(generator.records(), "due", generator.began, generator.began + seconds)
-    return summary(found, [count for _, count in counts], seconds)
+    return found, [there for _, there in counts]
 
 
-def summary(found: Records, counts: Sequence[int], seconds: float) -> Row:
+def summary(found: Records, counts: Sequence[int], seconds: float, late_ms: float = P99_MS) -> Row:
     """Count the late requests, and the replicas over time; there is no p99 if more than 1 % failed."""
     p99 = quantile(with_failures(found), 99)
     return {
         "requests": len(found),
-        "late": int((with_failures(found) > P99_MS).sum()),
+        "late": int((with_failures(found) > late_ms).sum()),
         "p50_ms": round(quantile(latency_ms(found), 50), 1),
         "p99_ms": round(p99, 1) if math.isfinite(p99) else None,
         "replica_s": round(float(np.mean(counts)) * seconds),
-        "fixed_s": round(DECLARED["policies"][FIXED]["num_replicas"] * seconds),
     }
 
 

@@ -79,6 +79,14 @@ def _message(images: Pixels | Jpegs, model: str) -> Request:
     return Request(INFER, infer_message(model, [tensor(images)]).SerializeToString())
 
 
+def _numbers(pixels: Pixels, model: str) -> Request:
+    """Send numbers one by one, as protobuf's counterpart of lists in JSON."""
+    message, content = infer_message(model, []), tensor(pixels)
+    described = message.inputs.add(name=content.name, datatype=content.datatype, shape=content.shape)
+    described.contents.uint_contents.extend(pixels.ravel().tolist())
+    return Request(INFER, message.SerializeToString())
+
+
 def _seldon(**data: Any) -> Request:
     return Request(PREDICT, seldon.SeldonMessage(**data).SerializeToString())
 
@@ -131,6 +139,7 @@ def _decode(content: bytes) -> list[Any]:
     return [cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR) for image in images]
 
 
+NUMBERS = "gRPC, numbers of uint8"
 RAW_FLOATS, JPEG, DECODING = "Seldon gRPC, TensorProto, raw float32", "gRPC, JPEG", "decoding the JPEG alone"
 FORMS = (
     Form("Seldon REST, lists", "http", "pixels", lambda x, _: _json(PREDICTIONS, {"data": {"ndarray": x.tolist()}})),
@@ -140,6 +149,7 @@ FORMS = (
     Form("Seldon gRPC, JPEG", "grpc", "jpeg", _seldon_jpeg),
     Form("REST, lists of uint8", "http", "pixels", lambda x, member: _infer(x, member, data=x.tolist())),
     Form("REST, binary uint8", "http", "pixels", _binary),
+    Form(NUMBERS, "grpc", "pixels", _numbers),
     Form("gRPC, raw uint8", "grpc", "pixels", _message),
     Form("npy of uint8", None, "pixels", _npy, lambda content: np.load(io.BytesIO(content), allow_pickle=False)),
     Form("Arrow tensor of uint8", None, "pixels", _arrow, _from_arrow),

@@ -116,7 +116,8 @@ def _idle(server: Running) -> Callable[[], float]:
     return lambda: server.cpu_s() - rate * (time.perf_counter() - start)
 
 
-def _edit(config: dict[str, Any]) -> None:
+def one_member(config: dict[str, Any]) -> None:
+    """Change a Serve config so that it serves one member, and takes lists of every size here and shared memory."""
     args = config["applications"][0]["args"]
     args["members"] = [member for member in args["members"] if member["name"] == MEMBER]
     changed({"ingress": {"max_elements": MOST_ELEMENTS}})(config)
@@ -133,7 +134,7 @@ def every_form(seconds: float) -> Iterator[Row]:
     pictures = originals()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         load = Workload("trivial", trivial(Path(folder), (EDGE, EDGE)), 1, (), None)
-        server = stack.enter_context(running(OURS["colocated"], load, _edit))
+        server = stack.enter_context(running(OURS["colocated"], load, one_member))
         file = stack.enter_context(region(max(BATCHES) * EDGE * EDGE * 3))
         register(URLS["http"], file)
         used = _idle(server)

@@ -82,6 +82,8 @@ applications:
         ("```yaml\nargs:\n  access: {keys: /etc/ensemble/keys, operators: [deploy]}\n```\n", ""),
         ("```yaml\n- name: Ingress\n  user_config: {canaries: {resnet: {share: 0.2}}}\n```\n", "line 1: .*canaries"),
         ("```yaml\nensemble: {qourum: 1}\n```\n", "line 1: the YAML can't be used: .*qourum"),
+        ("```yaml\ncache: {max_byts: 1}\n```\n", "line 1: the YAML can't be used: .*max_byts"),
+        ("```yaml\nfeedback: {max_request: 1}\n```\n", "line 1: the YAML can't be used: .*max_request"),
         ("```yaml\ncascade: {order: [resnet, densenet], exit_at: [0.9, 0.8]}\n```\n", "line 1: .*exit_at"),
         ("```yaml\nkind: Pod\nmembers: 1\n```\n", ""),
     ],

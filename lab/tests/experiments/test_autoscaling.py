@@ -43,7 +43,7 @@ def test_a_p99_of_too_many_failed_requests_is_none_and_the_row_is_valid_json():
     row = autoscaling.summary(failed, [2, 4], 100.0)
     assert (row["p99_ms"], row["late"], row["replica_s"]) == (None, 10, 300)
     assert json.loads(json.dumps(row, allow_nan=False)) == row
-    [line] = AUTOSCALING.table(autoscaling.shown([{"trace": "a day", "policy": "one", **row}])).lines
+    [line] = AUTOSCALING.table(autoscaling.shown([{"trace": "a day", "policy": "one", "fixed_s": 400, **row}])).lines
     assert "more than 1 % failed" in line
 
 

@@ -58,8 +58,8 @@ def test_the_plugins_that_are_missing_are_named_with_the_command_that_installs_t
     plugins = ["features", "interop", "onnxruntime", "sources"]
     assert told.startswith(f"; not installed here: {', '.join(f'ensemble-{each}' for each in plugins)} (pip install ")
     folders = [ROOT / "packages" / "plugins" / each for each in plugins]
-    what = " ".join(f"-e {each}" for each in folders) if is_checkout else f"'ensemble-serving[{','.join(plugins)}]'"
-    assert told.endswith(f"pip install {what})")
+    what = [f"-e {each}" for each in folders] if is_checkout else [f"ensemble_{each}-*.whl" for each in plugins]
+    assert told.endswith(f"pip install {' '.join(what)})")
 
 
 def test_where_every_plugin_is_installed_nothing_is_missing():

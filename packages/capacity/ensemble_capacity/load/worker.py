@@ -113,13 +113,14 @@ class Worker:
         # Not by `add_reader`, which would make the pipe non-blocking for what is sent, too.
         threading.Thread(target=self._await_stop, args=(loop,), daemon=True).start()
         self._cpu_before = time.process_time()
-        reporting = loop.create_task(self._report_regularly())
+        tasks = [loop.create_task(self._report_regularly())]
         if isinstance(mode, Closed):
-            closed_loop(self, mode, turns, begin)
+            tasks += [loop.create_task(client(self, mode, turns, begin)) for _ in range(mode.concurrency)]
         else:
             open_loop(self, mode, turns, begin)
         await self._over.wait()
-        reporting.cancel()
+        for task in tasks:
+            task.cancel()
         await self._transport.close()
         # The command may have been ended meanwhile.
         with suppress(OSError):
@@ -148,34 +149,31 @@ class Worker:
         self._pipe.send(Report(bytes(self._records), cpu_s, self._first_error, ended))
         self._records.clear()
 
-    def send(
-        self, request: Request, label: str, due: float, then: Callable[[Response | None], None], flags: int = 0
-    ) -> None:
-        """Send a request that was due at a time, and call `then` with the response, or None if there was none."""
-        self.under_way += 1
+    def send(self, request: Request, label: str, due: float, flags: int = 0) -> asyncio.Future[Response]:
+        """Send a request that was due at a time, and note what becomes of it."""
         began = time.perf_counter()
 
         def done(future: asyncio.Future[Response]) -> None:
             self.under_way -= 1
-            response = None if future.exception() else future.result()
-            self._note(response, future.exception(), label, due, began, flags)
-            then(response)
+            self._note(future, label, due, began, flags)
             if self.stopped:
                 self.stop()
 
-        self._transport.send(request).add_done_callback(done)
+        self.under_way += 1
+        future = self._transport.send(request)
+        future.add_done_callback(done)
+        return future
 
-    def _note(
-        self, response: Response | None, error: BaseException | None, label: str, due: float, began: float, flags: int
-    ) -> None:
-        batch = self._target.batch
-        if response is None:
+    def _note(self, future: asyncio.Future[Response], label: str, due: float, began: float, flags: int) -> None:
+        batch, error = self._target.batch, future.exception()
+        if error is not None:
             if not isinstance(error, NoResponse):
                 raise RuntimeError("a transport failed") from error
             self._first_error = self._first_error or str(error)
             status = LATE if isinstance(error, ResponseTimeout) else LOST
             self._records += PACK(due, began, time.perf_counter(), status, flags, batch)
             return
+        response = future.result()
         if response.ok:
             flags |= self._target.protocol.seen(response.body, label)
         if not response.ok or flags & FAILED:
@@ -195,7 +193,7 @@ def open_loop(sender: Worker, arrivals: Arrivals, turns: Turns, begin: float) ->
             if due > time.perf_counter():
                 alarm.set(due)
                 return
-            sender.send(*next(turns), due, lambda _: None)
+            sender.send(*next(turns), due)
             following = next(offsets, None)
         alarm.close()
         sender.stop()
@@ -204,44 +202,23 @@ def open_loop(sender: Worker, arrivals: Arrivals, turns: Turns, begin: float) ->
     alarm.set(begin)
 
 
-def closed_loop(sender: Worker, mode: Closed, turns: Turns, begin: float) -> None:
-    """Start clients, each of which sends its next request when it has the response to its last."""
-    for _ in range(mode.concurrency):
-        # asyncio's clock and ours are the same one.
-        asyncio.get_running_loop().call_at(begin, _Client(sender, mode, turns).send_next)
-
-
-class _Client:
-    """A client of a closed loop; it ends when the sender is stopped."""
-
-    def __init__(self, sender: Worker, mode: Closed, turns: Turns) -> None:
-        self._sender, self._mode, self._turns = sender, mode, turns
-        self._refusals = 0
-
-    def send_next(self) -> None:
-        """Send the next request."""
-        self._request, self._label = next(self._turns)
-        self._send()
-
-    def _send(self) -> None:
-        if not self._sender.stopped:
-            flags = RETRY if self._refusals == 1 else 0
-            self._sender.send(self._request, self._label, time.perf_counter(), self._done, flags)
-
-    def _done(self, response: Response | None) -> None:
+async def client(sender: Worker, mode: Closed, turns: Turns, begin: float) -> None:
+    """Send one request after the other, each when the response to the last is there, until the sender is stopped."""
+    await asyncio.sleep(begin - time.perf_counter())
+    (request, label), refusals = next(turns), 0
+    while not sender.stopped:
+        try:
+            response = await sender.send(request, label, time.perf_counter(), RETRY if refusals == 1 else 0)
+        except NoResponse:
+            response = None
         if response is not None and response.ok:
-            self._refusals = 0
-            self.send_next()
-            return
-        wait_s = None if response is None else response.retry_after_s
-        self._refusals = 0 if wait_s is None else self._refusals + 1
-        later, loop = self.send_next, asyncio.get_running_loop()
-        if self._mode.obey and wait_s is not None:
-            later = self._send
+            (request, label), refusals = next(turns), 0
+            continue
+        retry_after_s = None if response is None else response.retry_after_s
+        refusals = 0 if retry_after_s is None else refusals + 1
+        if mode.obey and retry_after_s is not None:
+            await asyncio.sleep(retry_after_s)
         else:
-            wait_s = max(self._mode.pause_s, PAUSE_S if response is None else 0.0)
-        if wait_s:
-            loop.call_later(wait_s, later)
-        else:
-            # Not at once: of a transport that fails at once this would never return.
-            loop.call_soon(later)
+            # Also without a pause, the other clients get a turn.
+            await asyncio.sleep(max(mode.pause_s, PAUSE_S if response is None else 0.0))
+            request, label = next(turns)

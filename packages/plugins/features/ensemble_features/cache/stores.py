@@ -175,7 +175,7 @@ class Redis(Store):
             from redis.asyncio.retry import Retry
             from redis.backoff import NoBackoff
         except ImportError as err:
-            raise ConfigurationError("cache.redis needs Redis' client: pip install 'ensemble-serving[redis]'") from err
+            raise ConfigurationError("cache.redis needs Redis' client: pip install redis") from err
         try:
             password = None if password_file is None else password_file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as err:

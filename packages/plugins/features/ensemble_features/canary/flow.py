@@ -132,7 +132,6 @@ class Canary:
         self._note(joined, *await trying)
 
     def _renamed(self, batch: Batch[Probabilities]) -> Batch[Probabilities]:
-        """Rename the canary's answer as the member's."""
         names = {f"{self._trial.name}{SUFFIX}": self._trial.name}
         versions = ({names.get(name, name): v for name, v in item.versions.items()} for item in batch.items)
         pairs = zip(batch.items, versions, strict=True)

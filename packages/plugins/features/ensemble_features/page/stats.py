@@ -153,7 +153,6 @@ class Stats(Watcher):
         return periods
 
     def _end_periods(self, now: int) -> None:
-        """Add up the seconds of the periods that have ended."""
         ended = (each for each in self._seconds if self._open <= each.period < now // PERIOD_S)
         self._periods.extend(
             (number, Period.of(seconds)) for number, seconds in groupby(ended, lambda each: each.period)

@@ -156,7 +156,6 @@ def _shape(data: Any) -> list[int]:
 
 
 def _files(tensor: Tensor) -> list[bytes]:
-    """Write pixels as files."""
     with np.errstate(invalid="ignore"):
         pixels = tensor.data.astype(np.uint8)
     if not np.array_equal(pixels, tensor.data):

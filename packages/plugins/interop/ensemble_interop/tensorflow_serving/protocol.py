@@ -168,7 +168,6 @@ def _route(method: str, handler: Handler, summary: str, *answers: Any, body: Any
 
 
 def _text(row: Row) -> str:
-    """Return the one image of a row, in base64."""
     image = row.b64 if row.image is None else row.image.b64
     if image is None or None not in (row.b64, row.image):
         raise InvalidParameter(HINT)
@@ -176,7 +175,6 @@ def _text(row: Row) -> str:
 
 
 def _rows(tensor: Tensor) -> list[Any]:
-    """Return a row of the tensor for each image."""
     return to_list(tensor) if tensor.datatype == "BYTES" else tensor.data.tolist()
 
 
