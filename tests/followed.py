@@ -115,6 +115,7 @@ class Reader:
         if step.command.startswith(tuple(KNOWN["servers"])):
             self._serve(step.command)
             return "serves"
+        time.sleep(next((wait for start, wait in KNOWN["later"].items() if step.command.startswith(start)), 0))
         # No page's command is to write outside of the clone; and an error of HTTP is an error.
         command = step.command.replace("/etc/ensemble/keys", str(self._clone / "keys"))
         script = ["bash", "-euo", "pipefail", "-c", f"{CURL}\n{command}"]

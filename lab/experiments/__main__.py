@@ -73,7 +73,8 @@ def main(experiment: str, seconds: float | None, again: bool) -> None:
     ensemble experiments pages                 # writes tables and pictures anew from the stored results
 
     An interrupted run resumes where it stopped. Each run prints first how long it will take. A missing package or
-    document is named before the first one starts. `all` leaves out predictions and distillation, the longest.
+    document is named before the first one starts. `all` leaves out what takes more than half an hour: autoscaling,
+    replicas, predictions and distillation.
     """
     if experiment == "pages":
         draw(list(EXPERIMENTS.values()))

@@ -12,9 +12,9 @@ import pytest
 
 from deployments.ingress.settings import IngressSettings
 from lab import reported
-from lab.experiments import arrivals, autoscaling, batches, distillation, hops, overload, payloads, scaling
+from lab.experiments import arrivals, autoscaling, batches, distillation, hops, overload, payloads, replicas, scaling
 from lab.experiments.__main__ import EXPERIMENTS
-from lab.experiments.experiment import BEGIN, END
+from lab.experiments.experiment import BEGIN, END, FOLDER
 from lab.rows import FEWEST, enough
 from scripts.shipped import CHECKOUT
 
@@ -402,7 +402,21 @@ def of_predictions():
     ]
 
 
-CLAIMS = {name: globals()[f"of_{name}"] for name, one in EXPERIMENTS.items() if one.stored() is not None}
+def of_replicas():
+    assert (replicas.COUNTS, replicas.COUNTED_ON) == ((2, 3, 4), 2)
+    return [
+        f"with a peak of {100 * replicas.SHARE:.0f} % of the rate",
+        f"ends more than {replicas.LATE_MS:.0f} ms after its due time",
+    ]
+
+
+def no_number():
+    return []
+
+
+# An experiment that has no result yet has sentences on its settings alone.
+CLAIMS = {name: globals().get(f"of_{name}", no_number) for name in EXPERIMENTS}
+NOT_RUN = "No machine has run this experiment yet."
 # What has digits and is no figure: names, sizes in names, code, addresses, dates and commits.
 NAMES = re.compile(
     r"`[^`]*`|\]\([^)]*\)|```.*?```|\b(?:u?int8|float32|p50|p99|top-1|ResNet-50|Inception v3|et al\. 20\d\d|20\d\d-\d\d-\d\d)\b"
@@ -437,3 +451,11 @@ def test_every_number_of_a_sentence_is_in_a_phrase_that_rows_give(name):
         text = text.replace(" ".join(phrase.split()), "")
     left = NAMES.sub("", text)
     assert [left[max(0, found.start() - 60) : found.end() + 30] for found in re.finditer(r"\d[\d.,]*", left)] == []
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_page_and_the_index_tell_whether_and_when_it_was_measured(name):
+    result = EXPERIMENTS[name].stored()
+    assert (NOT_RUN in written_by_hand(name)) == (result is None)
+    [line] = re.findall(rf"^\| \[{name}\]\(.*$", (FOLDER / "index.md").read_text(), re.MULTILINE)
+    assert line.split(" | ")[-1] == f"{'not yet' if result is None else result.date} |"

@@ -107,38 +107,37 @@ class Comparison:
         if is_better(old, new):
             self.slower.add(image)
 
-    def verdict(self) -> tuple[str, Verdict]:
-        """Judge by the labels first; only where enough of them are equal, by failures and latency.
-
-        Wilson's interval excludes the share `EQUAL` from so many images on: Z^2 EQUAL (1 - EQUAL) / (share - EQUAL)^2.
-        """
-        faster, slower = len(self.faster - self.slower), len(self.slower - self.faster)
-        by_latency = verdict(0, faster, slower, max(0, self.images - faster - slower))
+    def found(self) -> dict[str, Any]:
+        """Return the figures, and the verdict: by the labels, or where enough are equal by failures and latency."""
         count, total = sum(self.equal.values()), len(self.equal)
         low, share, high = wilson(count, total)
-        if low >= EQUAL:
-            return "failures and latency", by_latency
-        if high < EQUAL:
-            return "labels", Verdict("don't", by_latency.p)
-        distance = max(abs(share - EQUAL), NEAR) if total else 1 - EQUAL
-        needed = math.ceil(Z * Z * EQUAL * (1 - EQUAL) / distance**2)
-        return "labels", Verdict("need more", by_latency.p, max(1, needed - total))
-
-    def found(self) -> dict[str, Any]:
-        """Return the figures."""
-        low, share, high = wilson(sum(self.equal.values()), len(self.equal))
+        faster, slower = len(self.faster - self.slower), len(self.slower - self.faster)
+        by_latency = verdict(0, faster, slower, max(0, self.images - faster - slower))
         quantiles = np.quantile(self.ms, (0.5, 0.99), axis=0, method="inverted_cdf").tolist() if self.ms else []
-        judge, reached = self.verdict()
         return {
             "images": self.images,
             "failed": self.failed,
-            "compared": len(self.equal),
+            "compared": total,
             **{"agreement": share, "low": low, "high": high},
             "differ": [image for image, is_equal in self.equal.items() if not is_equal],
             "ms": dict(zip(("p50", "p99"), quantiles, strict=False)),
-            **{"faster": len(self.faster), "slower": len(self.slower), "p": reached.p},
-            **{"verdict": str(reached), "judged_by": judge},
+            **{"faster": faster, "slower": slower, "p": by_latency.p},
+            "verdict": str(by_latency if low >= EQUAL else by_labels(count, total)),
+            "judged_by": "failures and latency" if low >= EQUAL else "labels",
         }
+
+
+def by_labels(count: int, total: int) -> Verdict:
+    """Judge a second server of which too few labels are surely equal.
+
+    Wilson's interval excludes the share `EQUAL` from so many images on: Z^2 EQUAL (1 - EQUAL) / (share - EQUAL)^2.
+    """
+    _, share, high = wilson(count, total)
+    if high < EQUAL:
+        return Verdict("don't", 0.0)
+    distance = max(abs(share - EQUAL), NEAR) if total else 1 - EQUAL
+    needed = math.ceil(Z * Z * EQUAL * (1 - EQUAL) / distance**2)
+    return Verdict("need more", 1.0, max(1, needed - total))
 
 
 def is_better(one: Recorded, other: Recorded) -> bool:

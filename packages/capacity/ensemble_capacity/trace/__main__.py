@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import re
-from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import click
 import msgspec
@@ -97,14 +98,7 @@ def choose(traces: list[Trace], beginning: str | None, slowest: bool, last: int)
 @option("--folder", type=FILE, default=FOLDER, help="Folder of the traces.")
 @option("--json", "as_json", is_flag=True, help="Print JSON instead of drawing.")
 @option("--svg", type=OutputFile(), help="Write the first trace's waterfall as an SVG.")
-def main(
-    trace_id: str | None,
-    slowest: bool,
-    last: int | None,
-    folder: Path,
-    as_json: bool,
-    svg: Path | None,
-) -> None:
+def main(**given: Any) -> None:
     """Draw a trace that `OTEL_TRACES_EXPORTER=file` wrote: in the terminal, or as an SVG.
 
     ensemble trace                                  # the newest
@@ -112,12 +106,13 @@ def main(
     ensemble trace 0af76519                         # by the beginning of its id
     ensemble trace --last 10 --json
     """
-    if trace_id is not None and (slowest or last):
+    args = SimpleNamespace(**given)
+    if args.trace_id is not None and (args.slowest or args.last):
         raise click.UsageError("--slowest and --last choose among all traces; leave out TRACE_ID, or them")
-    traces = choose(read_traces(folder), trace_id, slowest, last or 1)
-    if svg is not None:
-        svg.write_text(drawn(traces[0]), encoding="utf-8")
-    if as_json:
+    traces = choose(read_traces(args.folder), args.trace_id, args.slowest, args.last or 1)
+    if args.svg is not None:
+        args.svg.write_text(drawn(traces[0]), encoding="utf-8")
+    if args.as_json:
         print(msgspec.json.encode(traces).decode())
         return
     out = console()

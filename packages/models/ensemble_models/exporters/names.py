@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deployments.repository.errors import ModelError
-from deployments.repository.repository import class_names
+from deployments.repository.labels import class_names
 
 # A longer file is none of names, nor any other one beside a model that is read.
 MOST_BYTES = 16 << 20

@@ -23,7 +23,7 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from deployments.repository.errors import ModelError
-from deployments.repository.repository import class_names
+from deployments.repository.labels import class_names
 from ensemble_models.exporters.facts import Stated
 from ensemble_models.prepare.source import CROP_RATIO, WHITE, Source
 
