@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,11 +85,11 @@ class CombinerConfig(CombinerSettings):
 
 
 def check_weights(weights: Mapping[str, float], names: Sequence[str]) -> None:
-    """Raise ValueError unless every weight belongs to a member and at least one member has a positive weight."""
+    """Raise ConfigurationError unless every weight belongs to a member, and a member has a positive weight."""
     if unknown := sorted(set(weights) - set(names)):
-        raise ValueError(f"combiner.weights: no member {unknown[0]!r}; the members are {list(names)}")
+        raise ConfigurationError(f"combiner.weights: no member {unknown[0]!r}; the members are {list(names)}")
     if not any(weights.get(name, 0.0) > 0 for name in names):
-        raise ValueError("combiner.weights: at least one member needs a weight above 0")
+        raise ConfigurationError("combiner.weights: at least one member needs a weight above 0")
 
 
 def combine(members: Sequence[Probabilities], weights: Sequence[float], method: str) -> Probabilities:
@@ -97,7 +97,7 @@ def combine(members: Sequence[Probabilities], weights: Sequence[float], method: 
 
     Args:
         members: one float32 [N,C] per member, rows that sum to 1.
-        weights: one per member, not negative, not all zero.
+        weights: one per member, not negative; the members count alike if all are 0.
         method: its name; `Combination` is its signature.
 
     Returns:
@@ -107,7 +107,8 @@ def combine(members: Sequence[Probabilities], weights: Sequence[float], method: 
         ConfigurationError: the method returned another shape.
     """
     stacked = np.stack(members)
-    share = (np.asarray(weights, np.float64) / np.sum(weights)).astype(np.float32)
+    given = np.asarray(weights if any(weights) else [1.0] * len(members), np.float64)
+    share = (given / given.sum()).astype(np.float32)
     combination: Combination = find(COMBINERS, method)
     combined = combination(stacked, share)
     if combined.shape != stacked.shape[1:] or not np.isfinite(combined).all():
@@ -115,32 +116,27 @@ def combine(members: Sequence[Probabilities], weights: Sequence[float], method: 
     return combined
 
 
-class Group(NamedTuple):
-    """Images that the same members answered: each member's probabilities, float32 [N,C], and each member's weight."""
+def without(
+    members: Sequence[Probabilities], weights: Sequence[float], method: str, combined: Probabilities
+) -> list[dict[int, int]]:
+    """Find the images that get another class than the `combined` one without a member.
 
-    scores: Sequence[Probabilities]
-    weights: Sequence[float]
-
-    def combined(self, method: str) -> Probabilities:
-        """Combine the members, float32 [N,C]; they count alike if all of them have a weight of 0."""
-        return combine(self.scores, self.weights if any(self.weights) else [1.0] * len(self.scores), method)
-
-    def without(self, rows: Sequence[int], method: str, combined: Probabilities) -> list[dict[int, int]]:
-        """Find the images of some rows that get another class than the `combined` one without a member.
-
-        Returns:
-            For each member by row, the class without the member.
-        """
-        found: list[dict[int, int]] = [{} for _ in self.scores]
-        if len(self.scores) < 2 or not rows:
-            return found
-        winners = combined[rows].argmax(axis=1)
-        for member, changed in enumerate(found):
-            others = [other for other in range(len(self.scores)) if other != member]
-            rest = Group([self.scores[other][rows] for other in others], [self.weights[other] for other in others])
-            classes = rest.combined(method).argmax(axis=1)
-            changed.update((rows[place], int(classes[place])) for place in np.flatnonzero(classes != winners).tolist())
+    Returns:
+        For each member by row, the class without the member.
+    """
+    found: list[dict[int, int]] = [{} for _ in members]
+    winners = np.array([scores.argmax(axis=1) for scores in members])
+    # Of others, the class is every member's.
+    is_open = (winners != winners[0]).any(axis=0) if method in UNANIMOUS else np.ones(len(combined), bool)
+    rows = np.flatnonzero(is_open).tolist()
+    if len(members) < 2 or not rows:
         return found
+    classes, some = combined[rows].argmax(axis=1), np.stack(members)[:, rows]
+    for member, changed in enumerate(found):
+        rest = combine(list(np.delete(some, member, axis=0)), list(np.delete(weights, member)), method)
+        theirs = rest.argmax(axis=1)
+        changed.update((rows[place], int(theirs[place])) for place in np.flatnonzero(theirs != classes).tolist())
+    return found
 
 
 class Combiner:
@@ -157,10 +153,7 @@ class Combiner:
         """Raise ConfigurationError for weights of no member, only weights of 0, or a method that is not graded."""
         if self._graded and settings.method == VOTES:
             raise ConfigurationError(VOTES_HINT)
-        try:
-            check_weights(settings.weights or self._own_weights, list(self._own_weights))
-        except ValueError as err:
-            raise ConfigurationError(str(err)) from err
+        check_weights(settings.weights or self._own_weights, list(self._own_weights))
 
     async def __call__(self, batch: Batch[MemberProbabilities]) -> Batch[Probabilities]:
         """Combine the members' probabilities, float32 [N,C] by name, to the ensemble's, float32 [N,C].
@@ -173,46 +166,28 @@ class Combiner:
         counts = {name: scores.shape[1] for name, scores in by_member.items()}
         if len(set(counts.values())) > 1:
             raise ConfigurationError(f"members disagree on the number of classes: {counts}")
-        rows = len(next(iter(by_member.values())))
-        combined = np.empty((rows, next(iter(counts.values()))), np.float32)
-        predictions: list[dict[str, MemberPrediction]] = [{} for _ in range(rows)]
+        combined = np.empty(next(iter(by_member.values())).shape, np.float32)
+        predictions: list[dict[str, MemberPrediction]] = [{} for _ in combined]
         keeps_all = [item.options.members for item in work.batch.items if item.error is None]
         weights = self.settings.weights or self._own_weights
-        answered = np.stack([~np.isnan(scores[:, 0]) for scores in by_member.values()])
-        all_rows = [(list(by_member), np.arange(rows))]
-        for names, selected in all_rows if answered.all() else _by_members(list(by_member), answered):
-            group = Group([by_member[name][selected] for name in names], [weights.get(name, 0.0) for name in names])
-            combined[selected] = together = group.combined(self.settings.method)
-            places = selected.tolist()
-            votes = self._votes(group, together, [keeps_all[row] for row in places])
-            for name, of_member in zip(names, votes, strict=True):
-                for row, vote in zip(places, of_member, strict=True):
-                    predictions[row][name] = vote
+        for names, rows in _by_members(by_member):
+            members, shares = [by_member[name][rows] for name in names], [weights.get(name, 0.0) for name in names]
+            combined[rows] = together = combine(members, shares, self.settings.method)
+            changed = without(members, shares, self.settings.method, together)
+            for name, scores, others in zip(names, members, changed, strict=True):
+                pairs = zip(scores.argmax(axis=1).tolist(), scores.max(axis=1).tolist(), strict=True)
+                for place, (row, (index, probability)) in enumerate(zip(rows.tolist(), pairs, strict=True)):
+                    kept = scores[place].tobytes() if keeps_all[row] else b""
+                    predictions[row][name] = MemberPrediction(index, probability, kept, others.get(place))
         noted = [{"predictions": each} for each in predictions]
         return work.done(combined, noted.__getitem__)
 
-    def _votes(
-        self, group: Group, combined: Probabilities, keeps_all: Sequence[bool]
-    ) -> Iterator[list[MemberPrediction]]:
-        """Yield each member's predictions for a group's images; `keeps_all` tells whether they keep every class."""
-        winners = [scores.argmax(axis=1).tolist() for scores in group.scores]
-        without = group.without(self._decided(winners), self.settings.method, combined)
-        for scores, classes, others in zip(group.scores, winners, without, strict=True):
-            every = [scores[row].tobytes() if keeps else b"" for row, keeps in enumerate(keeps_all)]
-            best = scores.max(axis=1).tolist()
-            yield [
-                MemberPrediction(*vote, others.get(row))
-                for row, vote in enumerate(zip(classes, best, every, strict=True))
-            ]
 
-    def _decided(self, winners: Sequence[Sequence[int]]) -> list[int]:
-        """Select the images whose class one member may decide, by the members' own classes, [members][N]."""
-        votes = zip(*winners, strict=True)
-        return [row for row, each in enumerate(votes) if self.settings.method not in UNANIMOUS or len(set(each)) > 1]
-
-
-def _by_members(names: list[str], answered: NDArray[np.bool_]) -> list[tuple[list[str], NDArray[np.int64]]]:
-    """Group rows by the members that answered them, bool [members,N]; each group has the names and the rows."""
+def _by_members(by_member: MemberProbabilities) -> list[tuple[list[str], NDArray[np.int64]]]:
+    """Group rows by the members that answered them; each group has the members' names and the rows."""
+    names, answered = list(by_member), np.stack([~np.isnan(scores[:, 0]) for scores in by_member.values()])
+    if answered.all():
+        return [(names, np.arange(answered.shape[1]))]
     patterns, which = np.unique(answered, axis=1, return_inverse=True)
     groups = enumerate(patterns.T)
     return [(list(compress(names, pattern)), np.flatnonzero(which == number)) for number, pattern in groups]

@@ -82,14 +82,14 @@ def _limits() -> Iterator[tuple[Path, ...]]:
 
 
 def usable(system: Path = SYSTEM) -> tuple[int, ...]:
-    """List the CPUs that this process may run on: one of each core, then the second ones, performance cores first."""
+    """List the CPUs that this process may run on: one of each core, then the second ones."""
     cores = group_by_core(_affinity(), system)
     ranks = range(max(map(len, cores)))
     return tuple(core[rank] for rank in ranks for core in cores if rank < len(core))
 
 
 def group_by_core(cpus: Iterable[int], system: Path = SYSTEM) -> list[tuple[int, ...]]:
-    """Group the hyper-threads of each core; list the cores of one NUMA node after each other, efficient cores last."""
+    """Group the hyper-threads of each core; list the cores of one NUMA node after each other."""
     nodes = {cpu: number for number, node in enumerate(_nodes(system)) for cpu in node}
     cores: dict[tuple[int, ...], list[int]] = {}
     for cpu in sorted(cpus):
@@ -97,19 +97,7 @@ def group_by_core(cpus: Iterable[int], system: Path = SYSTEM) -> list[tuple[int,
         with suppress(OSError, ValueError):
             siblings |= parse_cpu_list((system / f"cpu/cpu{cpu}/topology/thread_siblings_list").read_text())
         cores.setdefault(tuple(sorted(siblings)), []).append(cpu)
-    slow = _efficient(system)
-    return sorted((tuple(each) for each in cores.values()), key=lambda e: (nodes.get(e[0], 0), e[0] in slow, e))
-
-
-def _efficient(system: Path) -> set[int]:
-    """Find the efficient cores of a processor with two kinds: as Intel's driver lists them, and by ARM's capacities."""
-    with suppress(OSError, ValueError):
-        return parse_cpu_list((system.parent / "cpu_atom/cpus").read_text())
-    capacities = dict[int, int]()
-    for file in (system / "cpu").glob("cpu[0-9]*/cpu_capacity"):
-        with suppress(OSError, ValueError):
-            capacities[int(file.parent.name[3:])] = int(file.read_text())
-    return {cpu for cpu, capacity in capacities.items() if capacity < max(capacities.values())}
+    return sorted((tuple(each) for each in cores.values()), key=lambda core: (nodes.get(core[0], 0), core))
 
 
 def _nodes(system: Path) -> list[set[int]]:

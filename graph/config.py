@@ -8,7 +8,6 @@ from pydantic import ValidationError
 
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.settings import problems
-from graph import rules
 from graph.schema import EnsembleConfig
 
 __all__ = ["EnsembleConfig", "parse"]
@@ -24,5 +23,6 @@ def parse(args: dict[str, Any]) -> EnsembleConfig:
         config = EnsembleConfig.model_validate(args)
     except ValidationError as err:
         raise ConfigurationError(*problems(err, root=args)) from err
-    rules.check_arguments(config)
+    if refused := [str(fault) for fault in config.faults() if fault.is_refused]:
+        raise ConfigurationError(*refused)
     return config

@@ -103,15 +103,18 @@ def wanted(config: EnsembleConfig) -> list[Wanted]:
     named = {_found(name): settings for name, settings in config.features.items()}
     present = {type(each.section) for each in config.owned}
     for name, feature in zip(config.features, named, strict=True):
-        own = feature.sections
-        if own and not present & set(own) and not feature.always:
-            fields = " or ".join(f"`{_place(each)}`" for each in own)
+        if feature.sections and not _takes_part(feature, present):
+            fields = " or ".join(f"`{_place(each)}`" for each in feature.sections)
             raise ConfigurationError(
                 f"features.{name}: it takes part by {fields}, which the arguments lack; set that, or remove the entry"
             )
-    installed = {found for name in names(FEATURES) if (found := _found(name)).always or present & set(found.sections)}
+    installed = {feature for feature in map(_found, names(FEATURES)) if _takes_part(feature, present)}
     every = dict.fromkeys([*named, *sorted(installed, key=lambda each: each.__qualname__)])
     return sorted((Wanted(each, named.get(each)) for each in every), key=lambda each: each.feature.order)
+
+
+def _takes_part(feature: type[Feature], present: set[type[Section]]) -> bool:
+    return feature.always or not present.isdisjoint(feature.sections)
 
 
 def _place(section: type[Section]) -> str:

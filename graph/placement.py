@@ -23,8 +23,7 @@ from graph.signature import EnsembleSignature
 
 def pinning(config: EnsembleConfig, name: str) -> Pinning | None:
     """Return the CPUs of the ingress, or of a model, by its name; None for all CPUs. A member's models share CPUs."""
-    pinned = config.cpus_of
-    name = next((member for member, twins in config.twins.items() if name in [each.name for each in twins]), name)
+    pinned, name = config.cpus_of, config.owner_of(name)
     if name not in pinned:
         return None
     automatic = [each for each, cpus in pinned.items() if cpus == "auto"]

@@ -141,6 +141,9 @@ class EnsembleConfig(Schema):
         if self.ensemble.quorum is not None and self.ensemble.quorum > len(names):
             raise ValueError(f"ensemble.quorum: {self.ensemble.quorum} of {len(names)} members can't answer")
         check_weights(self.combiner.weights or self.weights, names)
+        weighted = (member.name for member in self.members if "weight" in member.model_fields_set)
+        if self.combiner.weights and (twice := next(weighted, None)):
+            raise ValueError(f"members: {twice!r}: weight: combiner.weights has the weights of all members; remove one")
         return self
 
     @model_validator(mode="after")
@@ -173,7 +176,7 @@ class EnsembleConfig(Schema):
     @property
     def owned(self) -> Iterator[Owned]:
         """The sections of features that the user has set."""
-        parts = [("ensemble.", self.ensemble), ("access.", self.access)]
+        parts = [("ensemble.", self.ensemble), ("access.", self.access), ("ingress.", self.ingress)]
         for where, part in (*parts, *((f"members.{member.name}.", member) for member in self.members)):
             yield from (Owned(where, part, section) for section in part.sections)
         yield from (Owned(f"{name}.", self, section) for name, section in self.features.items())
@@ -203,6 +206,11 @@ class EnsembleConfig(Schema):
             return tuple(each for each in beside if each is not member)
 
         return {member.name: twins(member) for member in self.members}
+
+    def owner_of(self, name: str) -> str:
+        """Return the name of the member that a model belongs to, by the model's name; else the name itself."""
+        found = (member for member, twins in self.twins.items() if name in [each.name for each in twins])
+        return next(found, name)
 
     @property
     def nodes(self) -> tuple[MemberConfig, ...]:

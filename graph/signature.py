@@ -62,27 +62,36 @@ def resolve_signatures(config: EnsembleConfig) -> EnsembleSignature:
         ConfigurationError: a member can't be served, two of them differ in classes or labels, or a feature can't act.
     """
     signatures = {member.name: member.signature(config.model_repository) for member in config.nodes}
-    classes = _agreed("number of classes", {name: each.classes for name, each in signatures.items()})
-    named = {member.name: told for member in config.nodes if (told := signatures[member.name].labels) is not None}
-    labels = _agreed_labels(named, {member.name for member in config.nodes if member.matches_by_name})
-    if classes is None and labels is None:
-        raise ConfigurationError("members: none tells its classes; give a remote one `labels`, or start its server")
-    if labels is not None and classes not in {None, len(labels)}:
-        raise ConfigurationError(f"the models have {classes} classes but {len(labels)} labels")
+    named = {name: own.labels for name, own in signatures.items() if own.labels is not None}
+    by_name = {member.name for member in config.nodes if member.matches_by_name}
+    has_labels, labels = bool(named), _labels(signatures, named, by_name)
     agreed = EnsembleSignature(
-        labels or tuple(str(index) for index in range(classes or 0)),
+        labels,
         {name: _preprocessing(name, signatures, config.transformer) for name in signatures},
         {name: each.version for name, each in signatures.items()},
         tuple(member.name for member in config.voters),
         # Read here, and not in the ingress, whose machine may have no model.
         {each.name: each.identity(config.model_repository) for each in config.nodes if each.has_say},
-        tuple(name for name, each in signatures.items() if labels is not None and each.labels is None),
+        tuple(name for name in signatures if has_labels and name not in named),
         tuple(name for name, own in named.items() if own != labels),
         config.transformer.crop_ratio is not None,
     )
     if refused := [str(fault) for fault in config.faults(agreed) if fault.is_refused]:
         raise ConfigurationError("; ".join(refused))
     return agreed
+
+
+def _labels(
+    signatures: Mapping[str, Signature], named: Mapping[str, tuple[str, ...]], by_name: Set[str]
+) -> tuple[str, ...]:
+    """Return the class names that the members share; numbers if no member names its classes."""
+    classes = _agreed("number of classes", {name: each.classes for name, each in signatures.items()})
+    labels = _agreed_labels(named, by_name)
+    if classes is None and labels is None:
+        raise ConfigurationError("members: none tells its classes; give a remote one `labels`, or start its server")
+    if labels is not None and classes not in {None, len(labels)}:
+        raise ConfigurationError(f"the models have {classes} classes but {len(labels)} labels")
+    return labels or tuple(map(str, range(classes or 0)))
 
 
 def _agreed(what: str, values: Mapping[str, T | None]) -> T | None:

@@ -14,7 +14,7 @@ from importlib import metadata
 from typing import NamedTuple
 
 from scripts.home import ensure_home
-from scripts.shipped import hidden, stale
+from scripts.shipped import hidden
 
 # Options are read from a command's `--help`; files otherwise.
 COMPLETION = """_ensemble() {
@@ -42,8 +42,6 @@ class Command(NamedTuple):
 ENTRY_POINTS = "ensemble_serving.commands"
 # Whose commands come first, in this order.
 FIRST = ("ensemble-serving", "ensemble-models", "ensemble-capacity")
-# Names of earlier versions, read for one more.
-RENAMED = {"overload": "load", "evaluate": "check"}
 
 
 def groups() -> dict[str, dict[str, Command]]:
@@ -97,9 +95,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(name: str, *rest: str) -> None:
-    if name in RENAMED:
-        print(f"ensemble {name} is now ensemble {RENAMED[name]}: see its --help", file=sys.stderr)
-        name = RENAMED[name]
     if name in {"-h", "--help"}:
         print(usage())
     elif name == "--version":
@@ -113,8 +108,6 @@ def _run(name: str, *rest: str) -> None:
         sys.exit(
             f"ensemble: {place} hides a package of ensemble-serving; take its folder out of PYTHONPATH, or rename it"
         )
-    elif others := stale():
-        sys.exit(f"ensemble: PYTHONPATH has {'; '.join(others)}; take the folder out of PYTHONPATH")
     else:
         try:
             ensure_home()

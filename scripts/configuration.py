@@ -90,19 +90,16 @@ def check_import_paths(config: Mapping[str, Any]) -> None:
     for application in config.get("applications") or []:
         path, away = application.get("import_path"), application.get("runtime_env") or {}
         # What brings modules of its own can't be looked at here.
-        if not isinstance(path, str) or path == IMPORT_PATH or away.keys() & {"working_dir", "py_modules", "pip", "uv"}:
+        if path == IMPORT_PATH or away.keys() & {"working_dir", "py_modules", "pip", "uv"}:
             continue
         module = path.partition(":")[0] if ":" in path else path.rpartition(".")[0]
-        try:
-            found = module != own and find_spec(module) is not None
-        except (ImportError, ValueError):
-            found = False
-        if not found:
-            shared = changeable_by_others(Path.cwd())
-            where = f", but not where other users can change {shared}" if shared else ""
-            looked = f"; modules of your own are looked for in the working directory{where}"
-            hint = did_you_mean(path, [IMPORT_PATH]) or looked
-            raise ConfigurationError(f"import_path: there is no {path!r}{hint}")
+        with suppress(ImportError, ValueError):
+            if module != own and find_spec(module) is not None:
+                continue
+        shared = changeable_by_others(Path.cwd())
+        where = f", but not where other users can change {shared}" if shared else ""
+        looked = f"; modules of your own are looked for in the working directory{where}"
+        raise ConfigurationError(f"import_path: there is no {path!r}{did_you_mean(path, [IMPORT_PATH]) or looked}")
 
 
 def why_serve(config: Mapping[str, Any]) -> str | None:
@@ -151,7 +148,7 @@ def check_arguments(application: Mapping[str, Any], serve: Mapping[str, Any] | N
 
     config, whole = parse(application.get("args") or {}), serve or {"applications": [application]}
     wanted(config)
-    rules.check_application(whole, application, rules.Seen(config, own_front=why_serve(whole) is None))
+    rules.check_application(whole, application, config, own_front=why_serve(whole) is None)
     return config
 
 

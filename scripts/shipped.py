@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 # Where the wheel's data files go: `tool.setuptools.data-files`.
 INSTALLED = Path(sys.prefix) / "share" / "ensemble-serving"
-DISTRIBUTION = "ensemble-serving"
 PACKAGES = ("graph", "deployments", "scripts")
 
 
@@ -35,22 +32,3 @@ def hidden(first: Sequence[str] = ()) -> dict[str, str]:
         if places and str(CHECKOUT / name) not in places:
             found[name] = next(place for place in places if place)
     return found
-
-
-def stale() -> list[str]:
-    """List distributions in folders of PYTHONPATH, which come first, in versions that this project can't use."""
-    folders = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
-    if not folders:
-        return []
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
-    there = {canonicalize_name(each.name): each for each in metadata.distributions(path=folders)}
-    required = map(Requirement, metadata.requires(DISTRIBUTION) or ())
-    always = [each for each in required if each.marker is None or each.marker.evaluate({"extra": ""})]
-    needed = {canonicalize_name(each.name): each.specifier for each in always}
-    return [
-        f"{name} {each.version} in {each.locate_file('')}, and not {needed[name]}"
-        for name, each in there.items()
-        if name in needed and not needed[name].contains(each.version, prereleases=True)
-    ]

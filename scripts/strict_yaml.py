@@ -100,20 +100,26 @@ def _problems(node: yaml.Node, path: tuple[str, ...], above: tuple[yaml.Node, ..
     where = f"line {node.start_mark.line + 1}: {'.'.join(path) or 'the file'}"
     if node in above:
         yield f"{where}: it contains itself; write it out"
-    elif node.tag not in ALLOWED:
-        yield f"{where}: {_doubt(node)}" if isinstance(node, yaml.ScalarNode) else f"{where}: a tag; remove it"
     elif isinstance(node, yaml.ScalarNode):
-        form = NO_TEXT if node.tag == TEXT else SAME
-        is_text = node.tag == TEXT
-        if (node.style is None or not is_text) and bool(form.fullmatch(node.value)) == is_text:
+        if _is_doubtful(node):
             yield f"{where}: {_doubt(node)}"
-    elif isinstance(node, yaml.MappingNode):
-        yield from _problems_of_keys(node, path)
-        for key, value in node.value:
-            yield from _problems(value, (*path, str(key.value)), (*above, node))
-    elif isinstance(node, yaml.SequenceNode):
-        for position, entry in enumerate(node.value):
-            yield from _problems(entry, (*path, str(position)), (*above, node))
+    elif node.tag not in ALLOWED:
+        yield f"{where}: a tag; remove it"
+    else:
+        if isinstance(node, yaml.MappingNode):
+            yield from _problems_of_keys(node, path)
+            below = [(str(key.value), value) for key, value in node.value]
+        else:
+            below = [(str(position), entry) for position, entry in enumerate(node.value)]
+        for name, each in below:
+            yield from _problems(each, (*path, name), (*above, node))
+
+
+def _is_doubtful(node: yaml.ScalarNode) -> bool:
+    """Tell whether readers of YAML may take a scalar for different types."""
+    if node.tag == TEXT:
+        return node.style is None and NO_TEXT.fullmatch(node.value) is not None
+    return node.tag not in ALLOWED or SAME.fullmatch(node.value) is None
 
 
 def _problems_of_keys(node: yaml.MappingNode, path: tuple[str, ...]) -> Iterator[str]:

@@ -134,6 +134,7 @@ class Work(Generic[P]):
     Attributes:
         start_ns: when it began, nanoseconds since the epoch.
         payload: the rows to work on.
+        others_ns: CPU time that other processes took for the work, nanoseconds.
     """
 
     def __init__(self, node: str, batch: Batch[P]) -> None:
@@ -143,7 +144,7 @@ class Work(Generic[P]):
         self._metered = any([item.metered for item in batch.items])
         # While nobody wants to know what work takes, nothing of the meter runs.
         self._span = METER.begin(self._metered) if self._metered or METER.is_on else None
-        self._before = batch
+        self._before, self.others_ns = batch, 0
         deadlines = ((at, item.deadline) for at, item in enumerate(batch.items) if item.deadline is not None)
         late = [at for at, deadline in deadlines if deadline * 1e9 <= self.start_ns]
         self.batch = batch.fail(dict.fromkeys(late, DeadlineExceeded(DEADLINE_HINT))) if late else batch
@@ -174,7 +175,6 @@ class Work(Generic[P]):
         attributes: Mapping[str, AttributeValue] = NO_ATTRIBUTES,
         end_ns: int | None = None,
         span: str = "",
-        cpu_ns: int = 0,
     ) -> Batch[Q]:
         """Return the batch after the work.
 
@@ -185,11 +185,10 @@ class Work(Generic[P]):
             attributes: for the note of it.
             end_ns: when it was done, nanoseconds since the epoch; default: now.
             span: see `Note`.
-            cpu_ns: CPU time that other processes took for the work, nanoseconds.
         """
         attributes = {**attributes, "ensemble.batch.size": len(self._before.live)}
         if self._span is not None:
-            attributes |= self._taken(self._span.end(), payload, cpu_ns)
+            attributes |= self._taken(self._span.end(), payload)
         note = Note(self._node, self.start_ns, end_ns or clock.now_ns(), attributes, PROCESS, span)
         step = Step(note)
         items, row, kept = list(self._before.items), 0, 0
@@ -209,13 +208,13 @@ class Work(Generic[P]):
                 items[position] = replace(item, error=error, steps=(*item.steps, failed))
         return Batch(payload, tuple(items))
 
-    def _taken(self, own_ns: float, payload: object, others_ns: int) -> dict[str, AttributeValue]:
+    def _taken(self, own_ns: float, payload: object) -> dict[str, AttributeValue]:
         """Return the CPU time and the bytes of the work, if an image is metered."""
         if not self._metered:
             return {}
         sizes = {"in": byte_size(self._before.payload), "out": byte_size(payload)}
         known = {f"ensemble.bytes_{way}": size for way, size in sizes.items() if size is not None}
-        return {"ensemble.cpu_ms": (own_ns + others_ns) / 1e6, **known}
+        return {"ensemble.cpu_ms": (own_ns + self.others_ns) / 1e6, **known}
 
 
 def predicted(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 # JPEGs within these are decoded in the transformer's own process, which takes some milliseconds, so that a request with
@@ -143,7 +144,7 @@ def _pixels(image: bytes) -> int:
             return _webp(image)
         if start[:2] in {b"II", b"MM"}:
             return _tiff(image)
-        return max(_behind(image, b"ispe", 4), _behind(image, b"ihdr", 0), _jpeg_2000(image))
+        return max(_largest(image, b"ispe", 4), _largest(image, b"ihdr", 0), _jpeg_2000(image))
     # A BigTIFF's directory may be where no index leads.
     except (struct.error, OverflowError):
         return 0
@@ -180,20 +181,20 @@ def _tiff(image: bytes) -> int:
 
 def _jpeg_2000(image: bytes) -> int:
     """Multiply the sides behind each marker SIZ whose length fits its components, as decoders ask; take the largest."""
-    largest, position = 0, image.find(SIZ, 0, MOST_SEARCHED)
-    while 0 <= position <= len(image) - len(SIZ) - SIZ_FIELDS.size:
-        length, _, width, height, *_, components = SIZ_FIELDS.unpack_from(image, position + len(SIZ))
-        if length == SIZ_FIELDS.size + 3 * components:
-            largest = max(largest, width * height)
-        position = image.find(SIZ, position + 1, MOST_SEARCHED)
-    return largest
+    markers = [SIZ_FIELDS.unpack_from(image, place) for place in _behind(image, SIZ, SIZ_FIELDS.size)]
+    fitting = (each for each in markers if each[0] == SIZ_FIELDS.size + 3 * each[-1])
+    return max((width * height for _, _, width, height, *_ in fitting), default=0)
 
 
-def _behind(image: bytes, name: bytes, skipped: int) -> int:
+def _largest(image: bytes, name: bytes, skipped: int) -> int:
     """Multiply the two sides of 32 bits that stand `skipped` bytes behind a name; take the largest product."""
-    largest, position = 0, image.find(name, 0, MOST_SEARCHED)
-    while position >= 0:
-        if position + len(name) + skipped + 8 <= len(image):
-            largest = max(largest, _product(struct.unpack_from(">II", image, position + len(name) + skipped)))
+    places = _behind(image, name, skipped + 8)
+    return max((_product(struct.unpack_from(">II", image, place + skipped)) for place in places), default=0)
+
+
+def _behind(image: bytes, name: bytes, size: int) -> Iterator[int]:
+    """Find the places behind a name that so many bytes follow, as far as a file is looked through."""
+    position = image.find(name, 0, MOST_SEARCHED)
+    while 0 <= position <= len(image) - len(name) - size:
+        yield position + len(name)
         position = image.find(name, position + 1, MOST_SEARCHED)
-    return largest

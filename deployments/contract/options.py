@@ -48,15 +48,3 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="0 and 1 for the usual class; from 2 on the lower class, which overload refuses first",
         ),
     ] = 0
-
-
-ENCODER = msgspec.msgpack.Encoder(order="deterministic")
-# The options that change what members predict.
-DECISIVE = tuple(name for name in Options.__struct_fields__ if name not in PRESENTATION)
-NOTHING = Options()
-
-
-def prediction_options(options: Options) -> bytes:
-    """Return the options that change predictions, for the key of kept predictions; empty if all are defaults."""
-    chosen = {name: value for name in DECISIVE if (value := getattr(options, name)) != getattr(NOTHING, name)}
-    return ENCODER.encode(chosen) if chosen else b""

@@ -3,31 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
-
-import msgspec
-from msgspec import Meta
 
 # Quantile of the normal distribution for 95 %.
 Z = 1.96
 # Low, mean, high.
 Interval = tuple[float, float, float]
-
-
-class Proportion(msgspec.Struct, frozen=True):
-    """A share that was counted."""
-
-    count: Annotated[int, Meta(description="how many it is true of")]
-    total: Annotated[int, Meta(description="of how many")]
-    share: Annotated[float | None, Meta(description="their ratio; null if the total is 0")]
-    low: Annotated[float, Meta(description="lower end of its 95 % interval (Wilson's)")]
-    high: Annotated[float, Meta(description="upper end of its 95 % interval")]
-
-
-def proportion(count: int, total: int) -> Proportion:
-    """Return a share with its 95 % interval."""
-    low, mean, high = wilson(count, total)
-    return Proportion(count, total, mean if total else None, low, high)
 
 
 def wilson(count: int, total: int) -> Interval:

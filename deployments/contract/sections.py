@@ -14,7 +14,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from deployments.contract.settings import Schema
-from deployments.entry_points import FEATURES, find_class, names
+from deployments.entry_points import FEATURES, PROTOCOLS, find_class, names
 
 
 class Fault(NamedTuple):
@@ -39,7 +39,7 @@ class Section(Schema):
     """Fields that a feature adds to a part of the configuration; every field has a default, which means: not set.
 
     Attributes:
-        at: the part: `members` (each of them), `ensemble` or `access`; empty for an entry of its own in `features`.
+        at: the part: `members` (each of them), `ensemble`, `access` or `ingress`; empty for an entry in `features`.
     """
 
     at: ClassVar[str] = ""
@@ -53,7 +53,7 @@ class Section(Schema):
         """Find what contradicts the rest of the configuration, or can't act.
 
         Args:
-            owner: the part that it stands in: a member, `ensemble`, `access`, or the whole configuration.
+            owner: the part that it stands in: a member, `ensemble`, `access`, `ingress`, or the whole configuration.
             config: the whole configuration, an `EnsembleConfig`.
             agreed: the `EnsembleSignature` of the members; None before their models are read.
         """
@@ -80,7 +80,7 @@ S = TypeVar("S", bound=Section)
 
 
 class SectionOwner:
-    """Owns sections: the base of features, as far as the configuration knows them.
+    """Owns sections: the base of features and protocols, as far as the configuration knows them.
 
     Attributes:
         sections: what it adds to the configuration; at most one of them is its own entry in `features`.
@@ -101,8 +101,9 @@ def owner(name: str) -> type[SectionOwner]:
 
 
 def added(at: str) -> dict[str, type[Section]]:
-    """Return the sections that the installed features add to a part of the configuration, by the names of fields."""
-    sections = [section for name in names(FEATURES) for section in owner(name).sections if section.at == at]
+    """Return the sections that installed plugins add to a part of the configuration, by the names of fields."""
+    owners = [find_class(group, name, SectionOwner) for group in (FEATURES, PROTOCOLS) for name in names(group)]
+    sections = [section for each in owners for section in each.sections if section.at == at]
     return {field: section for section in sections for field in section.model_fields}
 
 
@@ -147,6 +148,11 @@ class Extensible(Schema):
     def field(self, name: str) -> Any:
         """Return the value of a feature's field by name, for a reader that does not know the feature; None if unset."""
         return next((getattr(each, name) for each in self._sections if name in type(each).model_fields), None)
+
+    def values(self) -> dict[str, Any]:
+        """Return the values of its own fields and of the features'."""
+        added = (each.model_dump() for each in self._sections)
+        return {**super().values(), **{name: value for fields in added for name, value in fields.items()}}
 
     def plain(self) -> Self:
         """Return a copy without features' sections, for a process that has no features."""

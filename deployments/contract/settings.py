@@ -81,6 +81,10 @@ class Schema(BaseModel):
         """Return the names of fields that an unknown field may be meant for."""
         return cls.model_fields
 
+    def values(self) -> dict[str, Any]:
+        """Return the values of the fields by name."""
+        return self.model_dump()
+
     @classmethod
     def part_of(cls, config: Schema) -> Self:
         """Return the fields of this class, out of a configuration that has more."""
@@ -152,7 +156,7 @@ def changed(name: str, change: Any, initial: Mapping[str, Schema]) -> Schema:
     if name not in initial:
         raise ConfigurationError(f"{name} takes no user_config; these deployments do: {sorted(initial)}")
     try:
-        return type(initial[name]).model_validate({**initial[name].model_dump(), **change})
+        return type(initial[name]).model_validate({**initial[name].values(), **change})
     except (ValidationError, TypeError) as err:
         detail = describe(err) if isinstance(err, ValidationError) else "a mapping of field to value is needed"
         raise ConfigurationError(f"{name}: {detail}") from err

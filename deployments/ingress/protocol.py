@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from deployments.contract.errors import ConfigurationError, EnsembleError, NotFound, NotReady
+from deployments.contract.sections import SectionOwner
 from deployments.entry_points import PROTOCOLS, find_class, names
 from deployments.ingress.error_style import AS_OBJECT, ErrorStyle
 
@@ -53,7 +54,7 @@ class TensorStore:
         raise NotImplementedError
 
 
-class Protocol:
+class Protocol(SectionOwner):
     """Serves nothing: a protocol overrides these methods.
 
     The attributes are read where HAProxy is started, too: its configuration is made of them.
@@ -122,6 +123,7 @@ class Served:
         headers: the headers of a request that it reads, in small letters.
         announces: the extensions of the Open Inference Protocol that it serves.
         not_serving: the full names of gRPC services that refuse every call, because it is off.
+        live: what the sections of `user_config` change while it serves, by section, or by section and name.
     """
 
     routes: Routes = field(default_factory=dict)
@@ -130,17 +132,16 @@ class Served:
     headers: Sequence[str] = ()
     announces: Sequence[str] = ()
     not_serving: Collection[str] = ()
+    live: Mapping[str, Section] = field(default_factory=dict)
 
 
 class Serves:
     """The base of features, as far as the ingress knows them.
 
     Attributes:
-        live: what the sections of `user_config` change while it serves, by section, or by section and name.
         reports: figures by the name of their field in `/stats`.
     """
 
-    live: Mapping[str, Section] = {}
     reports: Mapping[str, Report] = {}
 
     def serve(self, service: Service) -> Served:
@@ -249,6 +250,11 @@ class Service:
     def handles(self) -> Mapping[str, Callable[..., Awaitable[Any]]]:
         """The methods of features for callers with a handle, by name."""
         return {name: method for served in self.served for name, method in served.handles.items()}
+
+    @property
+    def live(self) -> Mapping[str, Section]:
+        """What the features' sections of `user_config` change, by section."""
+        return {name: section for served in self.served for name, section in served.live.items()}
 
     @property
     def not_serving(self) -> Collection[str]:

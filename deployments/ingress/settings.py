@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from deployments.contract.caller import FairBy
-from deployments.contract.settings import MIB, Schema
-from deployments.entry_points import PROTOCOLS, names, not_installed
+from deployments.contract.sections import Extensible
+from deployments.contract.settings import MIB
 
 Host = Annotated[str, Field(pattern=r"^(\*|\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)$", max_length=253)]
 
@@ -29,8 +29,10 @@ Origin = Annotated[
 MOST_ELEMENTS = 32_768
 
 
-class IngressSettings(Schema):
+class IngressSettings(Extensible):
     """Admission, batching and deadlines."""
+
+    at: ClassVar[str] = "ingress"
 
     max_batch_size: int = Field(16, ge=1, le=1024, description="images in one batch")
     max_batch_bytes: int = Field(
@@ -77,11 +79,6 @@ class IngressSettings(Schema):
         description="commas and opening brackets in the JSON of a request, or fields in a message over gRPC. An "
         "image of 224x224 as nested lists has 200,931. The ingress does nothing else while it reads the JSON",
     )
-    shared_memory_prefix: str | None = Field(
-        None,
-        pattern=r"^/?[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$",
-        description="prefix of the shared memory objects that clients may use; default: none",
-    )
     hosts: tuple[Host, ...] | None = Field(
         None,
         description="host names that clients may use besides addresses and localhost; `.example.com` for all below it, "
@@ -94,13 +91,6 @@ class IngressSettings(Schema):
         "`*` for any",
     )
     max_request_bytes: int = Field(32 * MIB, ge=1024, le=1024 * MIB, description="body of one request, bytes")
-
-    @field_validator("shared_memory_prefix")
-    @classmethod
-    def _shared_memory_is_installed(cls, prefix: str | None) -> str | None:
-        if prefix is not None and "shared_memory" not in names(PROTOCOLS):
-            raise ValueError(f"no installed protocol keeps tensors in shared memory{not_installed()}")
-        return prefix
 
     @model_validator(mode="after")
     def _any_request_may_be_in_flight(self) -> Self:

@@ -6,9 +6,8 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -18,6 +17,8 @@ import openvino as ov
 from deployments.repository.network import input_size, load
 from deployments.repository.repository import Model, user_cache
 
+# Of measurements, in the user's cache folder.
+FOLDER = "measured"
 logger = logging.getLogger("ray.serve")
 
 # A measurement takes no longer than this in all, and of each number of streams no longer than that, seconds.
@@ -27,18 +28,6 @@ WORTH = 0.95
 # Images of a batch whose CPU time is measured, and how often.
 BATCH, TURNS = 4, 7
 T = TypeVar("T")
-
-
-class Measured(msgspec.Struct):
-    """A measurement of a model: the milliseconds of a batch, by the number of streams."""
-
-    batch_ms: dict[int, float]
-
-    @property
-    def best(self) -> int:
-        """The fewest streams that are about as fast as any."""
-        fastest = min(self.batch_ms.values())
-        return min(streams for streams, taken in self.batch_ms.items() if WORTH * taken <= fastest)
 
 
 def best_streams(key: Sequence[object], threads: int, batch: Callable[[int], Callable[[], object]]) -> int:
@@ -51,19 +40,21 @@ def best_streams(key: Sequence[object], threads: int, batch: Callable[[int], Cal
     """
     if threads == 1:
         return 1
-    return kept((*key, threads), Measured, lambda: Measured(dict(measure(threads, batch)))).best
+    batch_ms = kept((*key, threads), dict[int, float], lambda: dict(measure(threads, batch)))
+    fastest = min(batch_ms.values())
+    return min(streams for streams, taken in batch_ms.items() if WORTH * taken <= fastest)
 
 
 def kept(key: Sequence[object], kind: type[T], measured: Callable[[], T]) -> T:
     """Return the kept measurement of a key; measure now, and keep the result, if there is none."""
     name = f"{hashlib.sha256(repr(key).encode()).hexdigest()}.json"
     with suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode((folder() / name).read_bytes(), type=kind)
+        return msgspec.json.decode((user_cache(FOLDER) / name).read_bytes(), type=kind)
     found = measured()
     logger.info("measured: %s", found)
     # Where nothing can be kept, the next start measures again.
     with suppress(OSError):
-        file = folder() / name
+        file = user_cache(FOLDER) / name
         whole = file.with_suffix(f".{os.getpid()}")
         whole.write_bytes(msgspec.json.encode(found))
         whole.rename(file)
@@ -72,20 +63,18 @@ def kept(key: Sequence[object], kind: type[T], measured: Callable[[], T]) -> T:
 
 def cpu_ms(models: Sequence[Model]) -> list[float]:
     """Measure the CPU time of models on this machine, milliseconds per image: one thread, batches, in turns."""
-    core = ov.Core()
-    files = [(str(model.path.resolve()), *_changes(model.path)) for model in models]
-    key = "cpu", *files, core.get_property("CPU", "FULL_DEVICE_NAME"), ov.get_version()
-    return kept(key, list[float], lambda: _measured_ms(core, models))
+    return kept(("cpu", *conditions(models)), list[float], lambda: _measured_ms(models))
 
 
-def _changes(file: Path) -> tuple[int, int]:
-    """Return what changes with a file's content."""
-    stat = file.stat()
-    return stat.st_size, stat.st_mtime_ns
+def conditions(models: Iterable[Model]) -> list[object]:
+    """List what a measurement depends on: the models' files, by what changes with their content, and the machine."""
+    paths = [model.path.resolve() for model in models]
+    files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    return [*files, ov.Core().get_property("CPU", "FULL_DEVICE_NAME"), ov.get_version()]
 
 
-def _measured_ms(core: ov.Core, models: Sequence[Model]) -> list[float]:
-    random, requests = np.random.default_rng(0), []
+def _measured_ms(models: Sequence[Model]) -> list[float]:
+    core, random, requests = ov.Core(), np.random.default_rng(0), []
     for model in models:
         network = load(model)
         size = input_size(network) or (model.input.get("height", 224), model.input.get("width", 224))
@@ -120,8 +109,3 @@ def measure(threads: int, batch: Callable[[int], Callable[[], object]]) -> Itera
             taken.append(time.perf_counter() - began)
         # What disturbs makes it slower, never faster.
         yield streams, 1000 * min(taken)
-
-
-def folder() -> Path:
-    """Return the folder of measurements; raises OSError as `user_cache`."""
-    return user_cache("measured")

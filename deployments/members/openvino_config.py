@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -22,7 +21,6 @@ class OpenVinoConfig(VersionedMember):
         None,
         description="variant of the version: the `fastest` on this CPU, `float` or `int8`; default: itself",
     )
-    performance_hint: Literal["LATENCY", "THROUGHPUT"] = Field("THROUGHPUT", description="OpenVINO PERFORMANCE_HINT")
     streams: int | None = Field(
         None, ge=1, le=1024, description="NUM_STREAMS; default: the fastest, measured at the first start"
     )
@@ -32,8 +30,6 @@ class OpenVinoConfig(VersionedMember):
     inference_precision: Literal["f32", "bf16", "f16"] | None = Field(
         None, description="INFERENCE_PRECISION_HINT of layers that are not int8; default: OpenVINO's choice"
     )
-    cpu_pinning: bool = Field(False, description="ENABLE_CPU_PINNING; on, two members on one machine share core 0")
-    cache_dir: Path | None = Field(None, description="CACHE_DIR for compiled models; default: none")
 
     @model_validator(mode="after")
     def _chooses_once(self) -> Self:

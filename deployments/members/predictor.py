@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +18,7 @@ from deployments.contract.item import STREAMS, THREADS, AttributeValue
 from deployments.contract.payload import Pixels, Probabilities
 from deployments.cpus import available_cores
 from deployments.members.local import Health
-from deployments.members.openvino_autotune import best_streams
+from deployments.members.openvino_autotune import best_streams, conditions
 from deployments.members.openvino_config import OpenVinoConfig
 from deployments.repository.errors import ModelError, reason
 from deployments.repository.heads import in_order, recognize, with_head
@@ -58,7 +57,6 @@ class Predictor:
         self.model = model.name
         self.version = model.version
         self._operation = config.operation
-        self._file = model.path
         self._threads = config.threads or available_cores()
         self._least_at_once = config.least_at_once
         self.health = Health(config.name)
@@ -71,9 +69,10 @@ class Predictor:
             network = load(model)
         except ModelError as err:
             raise ConfigurationError(f"members: {self.name!r}: {err}") from err
-        self._batch_limit = _fixed_batch(network)
+        rows = network.input(0).get_partial_shape()[0]
+        self._batch_limit = None if rows.is_dynamic else int(rows.get_length())
         try:
-            streams = self._streams(network, config, size)
+            streams = self._streams(model, network, config, size)
             self._compile(network, config, streams)
             sample = np.random.default_rng(0).integers(0, 256, (self._batch_limit or 1, *size, 3), np.uint8)
             head = recognize(network, infer_now(self._requests[0], sample))
@@ -89,9 +88,9 @@ class Predictor:
         except RuntimeError as err:
             raise ConfigurationError(f"model {model.name!r} does not run on pixels of {size}: {reason(err)}") from err
 
-    def _streams(self, network: ov.Model, config: OpenVinoConfig, size: tuple[int, int]) -> int | None:
-        """Return the configured number of streams, or else the fastest; None where OpenVINO's hint chooses it."""
-        if config.streams is not None or "performance_hint" in config.model_fields_set:
+    def _streams(self, model: Model, network: ov.Model, config: OpenVinoConfig, size: tuple[int, int]) -> int:
+        """Return the configured number of streams, or else the fastest."""
+        if config.streams is not None:
             return config.streams
         pixels = np.zeros((self._batch_limit or MOST_AT_ONCE, *size, 3), np.uint8)
 
@@ -99,10 +98,7 @@ class Predictor:
             self._compile(network, config, streams)
             return partial(self._execute, pixels)
 
-        core, stat = ov.Core(), self._file.stat()
-        machine = core.get_property("CPU", "FULL_DEVICE_NAME"), ov.get_version()
-        model = str(self._file.resolve()), stat.st_size, stat.st_mtime_ns
-        key = *model, *machine, size, config.inference_precision, config.least_at_once
+        key = *conditions([model]), size, config.inference_precision, config.least_at_once
         return best_streams(key, self._threads, batch)
 
     def _execute(self, pixels: Pixels) -> None:
@@ -115,18 +111,16 @@ class Predictor:
             for request, _ in together:
                 request.wait()
 
-    def _compile(self, network: ov.Model, config: OpenVinoConfig, streams: int | None) -> None:
+    def _compile(self, network: ov.Model, config: OpenVinoConfig, streams: int) -> None:
         options: dict[str, Any] = {
-            "PERFORMANCE_HINT": config.performance_hint,
+            "PERFORMANCE_HINT": "THROUGHPUT",
             "INFERENCE_NUM_THREADS": self._threads,
-            "ENABLE_CPU_PINNING": config.cpu_pinning,
+            # Otherwise two members of one machine share core 0.
+            "ENABLE_CPU_PINNING": False,
+            "NUM_STREAMS": streams,
         }
-        if streams is not None:
-            options["NUM_STREAMS"] = streams
         if config.inference_precision is not None:
             options["INFERENCE_PRECISION_HINT"] = config.inference_precision
-        if config.cache_dir is not None:
-            options["CACHE_DIR"] = str(Path(config.cache_dir))
         compiled = ov.Core().compile_model(network, "CPU", options)
         count = compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
         # As many as the process has for the model's streams, which share them.
@@ -171,11 +165,7 @@ class Predictor:
         """Let go of the infer requests, whose callbacks hold this; one under way goes when it is over."""
         self._closed = True
         while not self._idle.empty():
-            self._let_go(self._idle.get_nowait())
-
-    @staticmethod
-    def _let_go(request: ov.InferRequest) -> None:
-        request.set_callback(lambda _: None, None)
+            _let_go(self._idle.get_nowait())
 
     def _split(self, rows: S) -> list[S]:
         """Split rows into parts as equal as possible, one per inference, so that no infer request is idle."""
@@ -245,7 +235,7 @@ class Predictor:
     def _free(self, request: ov.InferRequest) -> None:
         del self._running[request], self.health.began[request]
         if self._closed:
-            self._let_go(request)
+            _let_go(request)
         else:
             self._idle.put_nowait(request)
 
@@ -260,6 +250,5 @@ def infer_now(request: ov.InferRequest, pixels: Pixels) -> Probabilities:
     return np.array(request.get_output_tensor(0).data)
 
 
-def _fixed_batch(network: ov.Model) -> int | None:
-    batch = network.input(0).get_partial_shape()[0]
-    return None if batch.is_dynamic else int(batch.get_length())
+def _let_go(request: ov.InferRequest) -> None:
+    request.set_callback(lambda _: None, None)

@@ -53,12 +53,6 @@ def _input_of(signature: Signature, agreed: MemberInput, sets_crop: bool) -> Mem
     return Preprocessing(agreed.size, **{name: value for name, value in fields.items() if value is not None})
 
 
-def check_replacement(config: LocalMember, model: Model, interface: MemberInterface) -> None:
-    """Load a version and run it once; raises ConfigurationError or ModelError if it can't be served."""
-    check(config, model, interface)
-    config.load(model, interface, 1).close()
-
-
 @dataclass
 class Version:
     """A version in memory, the version on disk that it was loaded from, and the number of its batches in flight."""

@@ -192,11 +192,6 @@ class MemberClient:
         self.is_failing = isinstance(outcome, EnsembleError) or not len(outcome.payload)
         return outcome
 
-    def cancel(self, call: Call | None) -> None:
-        """Cancel a call, if there is one: nobody waits for its answer."""
-        if call is not None:
-            call.cancel()
-
     def result(self, call: Call) -> MemberOutcome:
         """Return the answer or the error of a call that has ended; the log gets causes that are not for the caller.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import itemgetter
@@ -20,10 +20,19 @@ from deployments.contract.batch import NO_SCORES, Batch
 from deployments.contract.item import Item, ItemNote
 from deployments.contract.nodes import Flow, Graph, Node, Part, as_flow
 from deployments.contract.payload import CombinedProbabilities, MemberProbabilities, PixelSets, Probabilities
-from deployments.pipeline.member_client import Call, Member, MemberClient, MemberOutcome, Members, QuorumSettings
+from deployments.pipeline.member_client import (
+    Call,
+    Member,
+    MemberClient,
+    MemberOutcome,
+    Members,
+    QuorumSettings,
+    answered,
+)
 
 logger = logging.getLogger("ray.serve")
 
+FAILED = "an interceptor failed; the answers are returned"
 Answered = Batch[Sequence[Answer]]
 # Images by position that are due, and by name what each member says to the whole batch.
 Answers = tuple[Sequence[int], Mapping[str, MemberOutcome]]
@@ -98,12 +107,7 @@ class Ensemble(Flow):
     async def _all(self, batch: Batch[PixelSets]) -> AsyncGenerator[Answers, None]:
         """Wait for every member, as long as the batch does."""
         calls = {each: each.ask(batch) for each in self._members.clients}
-        try:
-            await asyncio.wait(calls.values())
-        except asyncio.CancelledError:
-            for call in calls.values():
-                call.cancel()
-            raise
+        await answered([*calls.values()], None)
         yield range(len(batch.items)), {each.name: each.result(call) for each, call in calls.items()}
 
     async def _some_in_time(self, batch: Batch[PixelSets]) -> AsyncGenerator[Answers, None]:
@@ -126,7 +130,8 @@ class Ensemble(Flow):
         finally:
             # Where the batch is over before, by its deadline or its end, nobody waits for these.
             for each in calls.keys() - outcomes.keys():
-                each.cancel(calls[each])
+                if (call := calls[each]) is not None:
+                    call.cancel()
 
     def _ask(self, batch: Batch[PixelSets], patience: float | None) -> dict[MemberClient, Call | None]:
         """Ask every member but the late ones, which are tried once in `patience` seconds; return the calls."""
@@ -231,9 +236,10 @@ class Interceptor:
     """Sees batches before and after the graph. Each method does nothing unless it is overridden.
 
     Attributes:
-        of_members: whether it sees batches of members that are asked by themselves, too.
+        of_members: whether it sees batches of members that are asked by themselves, too. One does: an answer has a cost
+            whichever graph makes it.
         sees_all: whether it sees every batch; otherwise it sees a batch in which an image has the option `option`.
-        option: the name of a request's option.
+        option: the name of a request's option. One feature has one, so that nobody else's batch waits for it.
     """
 
     of_members = False
@@ -258,35 +264,27 @@ class Intercepted(Flow):
         """Set the graph, from encoded images to answers, and the interceptors in the order in which they are called."""
         self._graph, self._interceptors = as_flow(graph), interceptors
 
-    def parts(self, batch: Batch[Sequence[bytes]]) -> AsyncIterator[Part]:
+    async def parts(self, batch: Batch[Sequence[bytes]]) -> AsyncIterator[Part]:
         """Turn encoded images into answers, in the parts that the graph returns."""
         interceptors = [
             each
             for each in self._interceptors
             if each.sees_all or any([getattr(item.options, each.option) for item in batch.items])
         ]
-        return self._seen(interceptors, batch) if interceptors else self._graph.parts(batch)
-
-    async def _seen(self, interceptors: Sequence[Interceptor], batch: Batch[Sequence[bytes]]) -> AsyncIterator[Part]:
         in_flight = InFlight(batch, list(batch.items))
         for each in interceptors:
             each.on_request(in_flight)
         try:
             async for positions, part in self._graph.parts(Batch(batch.payload, tuple(in_flight.items))):
                 for each in interceptors:
-                    with logged():
+                    try:
                         part = each.on_part(in_flight, positions, part)
+                    except Exception:
+                        logger.exception(FAILED)
                 yield positions, part
         finally:
             for each in interceptors:
-                with logged():
+                try:
                     each.on_end(in_flight)
-
-
-@contextmanager
-def logged() -> Iterator[None]:
-    """Log what an interceptor raises: the answers are returned all the same."""
-    try:
-        yield
-    except Exception:
-        logger.exception("an interceptor failed; the answers are returned")
+                except Exception:
+                    logger.exception(FAILED)

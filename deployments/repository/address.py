@@ -106,11 +106,16 @@ def parse_repository(given: str | Path | Location) -> RepositoryAddress:
         address = urlsplit(given)
     except ValueError as err:
         raise SourceError(f"{given!r} is no address: {err}") from err
-    source = source_class(address.scheme)
     _check(given, address)
+    source = source_class(address.scheme)
     source.check(address)
-    manifest = _digest(given, address.fragment, source.has_manifest) if address.fragment else None
-    return Location(f"{address.scheme}://{address.netloc}{address.path}".rstrip("/"), manifest)
+    manifest = DIGEST.fullmatch(address.fragment)
+    if address.fragment and not (manifest and source.has_manifest):
+        raise SourceError(
+            f"{given!r}: behind `#` an https:// address may have sha256= and the 64 digits of its manifest's SHA-256"
+        )
+    url = f"{address.scheme}://{address.netloc}{address.path}".rstrip("/")
+    return Location(url, manifest[1] if manifest else None)
 
 
 def _check(given: str, address: SplitResult) -> None:
@@ -123,15 +128,6 @@ def _check(given: str, address: SplitResult) -> None:
         )
     if {".", ".."} & set(address.path.split("/")):
         raise SourceError(f"{given!r}: no `.` or `..` in the path")
-
-
-def _digest(given: str, fragment: str, has_manifest: bool) -> str:
-    found = DIGEST.fullmatch(fragment)
-    if found is None or not has_manifest:
-        raise SourceError(
-            f"{given!r}: behind `#` an https:// address may have sha256= and the 64 digits of its manifest's SHA-256"
-        )
-    return found[1]
 
 
 def split_model(given: str) -> tuple[RepositoryAddress | None, str]:

@@ -25,16 +25,20 @@ def load(model: Model) -> ov.Model:
     """
     model.verify()
     network = read(model)
+    try:
+        return _classifier(network)
+    except ModelError as err:
+        raise ModelError(f"model {model.name!r}: {err}; prepare it by `ensemble prepare`") from err
+
+
+def _classifier(network: ov.Model) -> ov.Model:
     if len(network.inputs) != 1 or len(network.outputs) != 1:
         raise ModelError(
-            f"model {model.name!r} has {len(network.inputs)} inputs and {len(network.outputs)} outputs; "
+            f"it has {len(network.inputs)} inputs and {len(network.outputs)} outputs; "
             "a member has one image input and one output of class scores: choose it by `ensemble prepare --output`"
         )
     drop_output_quantization(network)
-    try:
-        layout = layout_of(network.input(0).get_partial_shape())
-    except ModelError as err:
-        raise ModelError(f"model {model.name!r}: {err}; prepare it by `ensemble prepare`") from err
+    layout = layout_of(network.input(0).get_partial_shape())
     if layout == "NCHW" or network.input(0).get_element_type() != ov.Type.u8:
         adapter = PrePostProcessor(network)
         adapter.input().tensor().set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC"))
@@ -51,13 +55,10 @@ def load(model: Model) -> ov.Model:
     squeeze_scores(network)
     output = network.output(0).get_partial_shape()
     if output.rank.is_static and len(output) == 2 and output[1] == 1:
-        try:
-            with_two_classes(network, one_output(network))
-        except ModelError as err:
-            raise ModelError(f"model {model.name!r}: {err}; prepare it by `ensemble prepare`") from err
+        with_two_classes(network, one_output(network))
         output = network.output(0).get_partial_shape()
     if output.rank.is_dynamic or len(output) != 2 or output[1].is_dynamic:
-        raise ModelError(f"model {model.name!r} answers {output}; a member answers [N, classes]")
+        raise ModelError(f"it answers {output}; a member answers [N, classes]")
     return network
 
 

@@ -12,17 +12,15 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unicodedata import category
 
 import msgspec
 
 from deployments.folder_permissions import changeable_by_others
 from deployments.repository.errors import ModelError
+from deployments.repository.labels import class_names, read_labels
 
 # The bundled models, beside the packages.
 DEFAULT_ROOT = Path(__file__).resolve().parents[2] / "models"
@@ -35,10 +33,6 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 MAX_NAME_LENGTH = 64
 # The name of a version's folder, a positive number, as Triton takes it.
 VERSION = re.compile("[1-9][0-9]{0,9}")
-# The categories of characters that are no text: controls, halves of characters, and ends of lines and paragraphs.
-NO_TEXT = {"Cc", "Cs", "Zl", "Zp"}
-# A line of a file of labels that begins with the index of the class, or with a WordNet id.
-INDEXED, SYNSET = re.compile(r"(\d+)\s*[:,;]?\s+(.*\S)\s*"), re.compile(r"n\d{8}[\s,]+(.*\S)\s*")
 MODEL_FILES = ("*.xml", "*.onnx", "*.tflite", "*.pdmodel", "saved_model.pb")
 # The files of a version: their names and sizes, and a tag that changes with the content.
 Stamp = tuple[tuple[str, int, int | str], ...]
@@ -139,49 +133,6 @@ class Model:
                 )
 
 
-def read_labels(file: Path) -> tuple[str, ...]:
-    """Read the class names in a file, one on each line, in order of index; empty lines at the end are no names.
-
-    Raises:
-        OSError: it can't be read.
-        ModelError: it is not UTF-8, or see `class_names`.
-    """
-    try:
-        # A byte order mark is no part of a name, and of what ends a line for Unicode only an end of line does.
-        text = file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as err:
-        raise ModelError(f"{file} is not UTF-8; save it so: {err}") from err
-    return class_names(without_indices(text.rstrip().split("\n") if text.strip() else ()), file)
-
-
-def without_indices(lines: Sequence[str]) -> list[str]:
-    """Remove what stands before the names on all lines: their index, from 0 or 1, or ImageNet's WordNet id."""
-    indexed = [match for line in lines if (match := INDEXED.fullmatch(line))]
-    numbers = [int(match[1]) for match in indexed]
-    if len(indexed) == len(lines) and numbers in (list(range(len(lines))), list(range(1, len(lines) + 1))):
-        return [match[2] for match in indexed]
-    synsets = [match[1] for line in lines if (match := SYNSET.fullmatch(line))]
-    return synsets if len(synsets) == len(lines) else list(lines)
-
-
-def class_names(given: Iterable[str], where: Path | str) -> tuple[str, ...]:
-    """Write the names of classes as answers have them: each on one line, and of one class.
-
-    A line break, or another control character, becomes a space. If several classes have a name, each gets its index.
-
-    Raises:
-        ModelError: a class has no name.
-    """
-    lines = ["".join(" " if category(sign) in NO_TEXT else sign for sign in name).strip() for name in given]
-    if "" in lines:
-        raise ModelError(f"{where}: the class with index {lines.index('')} has no name; give it one")
-    counts = Counter(lines)
-    names = tuple(f"{name} ({index})" if counts[name] > 1 else name for index, name in enumerate(lines))
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise ModelError(f"{where}: several classes are called {twice[0]!r}; give each a name of its own")
-    return names
-
-
 def sha256(file: Path) -> str:
     """Compute the hexadecimal SHA-256 of a file."""
     with file.open("rb") as stream:
@@ -231,7 +182,8 @@ def find(root: Path, name: str, version: int | None = None) -> Model:
             raise ModelError(f"there is no folder {root.absolute()}, in which model {name!r} would be")
         known = sorted(entry.name for entry in root.iterdir() if versions(root, entry.name))
         raise ModelError(f"no model {name!r} in the repository {root}; it has {known or 'none'}")
-    chosen = max(set(available) - rolled_back(root, name).keys(), default=None) if version is None else version
+    kept = set(available) - rolled_back(root, name).keys()
+    chosen = max(kept, default=None) if version is None else version
     if chosen is None:
         raise ModelError(
             f"every version of model {name!r} was rolled back; name one, or edit {root / name / ROLLED_BACK}"

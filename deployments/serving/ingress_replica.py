@@ -69,11 +69,10 @@ class IngressReplica:
         self._observer = Observer(None if exporter is None else Tracing(exporter, spec.services))
         self._ingress = Ingress.of_images(built.graph, spec.settings, len(spec.labels), self._observer)
         self._nodes = {INGRESS: self._ingress, **inline}
-        sections = {section: nodes for each in built.features for section, nodes in each.live.items()}
-        self._sections = {"nodes": inline, **sections}
-        self._settings = LiveSettings({INGRESS: self._ingress, **self._sections})
         self._ready, self._is_new, self._unready, self._by_handle = asyncio.Event(), True, "", 0
         self._service = self._serve(spec, built, application, versions)
+        self._sections = {"nodes": inline, **self._service.live}
+        self._settings = LiveSettings({INGRESS: self._ingress, **self._sections})
         self._http, grpc = HttpServer(self._service), GrpcServer(self._service)
         # Serve's proxy and callers with a handle call these by their names.
         for name, method in {**by_serve(self._service.protocols, grpc), **self._service.handles}.items():

@@ -81,8 +81,8 @@ class JpegTransformer:
         Images are decoded even if every member takes them as they were sent, because a damaged one would fail the whole
         batch at a member's server.
         """
-        work, cpu_ns = Work(OPERATION, batch), list[int]()
-        outcomes = await self._decode_all(work, cpu_ns)
+        work = Work(OPERATION, batch)
+        outcomes = await self._decode_all(work)
         errors = {row: outcome for row, outcome in enumerate(outcomes) if isinstance(outcome, EnsembleError)}
         decoded = [outcome for outcome in outcomes if isinstance(outcome, Decoded)]
         sets: dict[str, Images | Deferred] = {
@@ -92,50 +92,32 @@ class JpegTransformer:
         sets |= {key: Deferred(decoded, partial(self._resize_later, key)) for key in self._later}
         sets |= {key: [image for row, image in enumerate(work.payload) if row not in errors] for key in self._as_sent}
         noted = [{"image_size": each.size, "warning": each.warning} for each in decoded]
-        return work.done(sets, noted.__getitem__, errors=errors, cpu_ns=sum(cpu_ns))
+        return work.done(sets, noted.__getitem__, errors=errors)
 
-    async def _decode_all(self, work: Work[Sequence[bytes]], cpu_ns: list[int]) -> list[DecodingOutcome]:
-        """Decode images where each belongs; `cpu_ns` gets the CPU time of each in a process of its own."""
-        items = [item for item in work.batch.items if item.error is None]
-        probes = [item.probe or probe(image) for item, image in zip(items, work.payload, strict=True)]
-        rows = (row for row, found in enumerate(probes) if self._isolates_all or not found.is_plain)
-        isolated = {row: items[row].deadline for row in rows}
-        probed = list(zip(work.payload, probes, strict=True))
-        if isolated:
-            return await self._decode_apart(work, probed, isolated, cpu_ns)
-        return await self._in_threads(work, self._decode, probed, len(probed) == 1 and probes[0].is_quick)
-
-    async def _decode_apart(
-        self,
-        work: Work[Sequence[bytes]],
-        images: Sequence[Probed],
-        isolated: Mapping[int, float | None],
-        cpu_ns: list[int],
-    ) -> list[DecodingOutcome]:
-        """Decode some images in processes, by row with their deadlines, and the others in threads.
-
-        `cpu_ns` gets the CPU time that a process used for each image, nanoseconds.
-        """
-        plain = sorted({*range(len(images))} - {*isolated})
-        sent = [(images[row][0], deadline) for row, deadline in isolated.items()]
+    async def _decode_all(self, work: Work[Sequence[bytes]]) -> list[DecodingOutcome]:
+        """Decode each image where it belongs: in a thread, on the event loop, or in a process of its own."""
+        items = [work.batch.items[position] for position in work.batch.live]
+        probed = [(image, item.probe or probe(image)) for item, image in zip(items, work.payload, strict=True)]
+        isolated = [row for row, (_, found) in enumerate(probed) if self._isolates_all or not found.is_plain]
+        if not isolated:
+            is_quick = len(probed) == 1 and probed[0][1].is_quick
+            return self._decode(probed) if is_quick else await self._in_threads(work, self._decode, probed)
+        plain = sorted({*range(len(probed))} - {*isolated})
+        sent = [(probed[row][0], items[row].deadline) for row in isolated]
         wanted = (*self._now.values(), *self._later.values())
         with work.elsewhere():
-            in_threads, in_processes = await asyncio.gather(
-                self._in_threads(work, self._decode, [images[row] for row in plain]),
-                self._isolated.decode(sent, wanted, self.settings, cpu_ns),
+            in_threads, (in_processes, cpu_ns) = await asyncio.gather(
+                self._in_threads(work, self._decode, [probed[row] for row in plain]),
+                self._isolated.decode(sent, wanted, self.settings),
             )
+        work.others_ns += cpu_ns
         outcomes = dict(zip([*plain, *isolated], [*in_threads, *in_processes], strict=True))
-        return [outcomes[row] for row in range(len(images))]
+        return [outcomes[row] for row in range(len(probed))]
 
     async def _in_threads(
-        self, work: Work[Any], function: Callable[[Sequence[T]], list[R]], images: Sequence[T], is_quick: bool = False
+        self, work: Work[Any], function: Callable[[Sequence[T]], list[R]], images: Sequence[T]
     ) -> list[R]:
-        """Call a function with as many chunks of images as there are threads, or if it is quick with all of them here.
-
-        Returns the results in one list.
-        """
-        if is_quick:
-            return function(images)
+        """Call a function with as many chunks of images as there are threads; return the results in one list."""
         loop = asyncio.get_running_loop()
         size = -(-len(images) // self._threads) or 1
         chunks = [images[first : first + size] for first in range(0, len(images), size)]
@@ -171,5 +153,5 @@ class JpegTransformer:
 
         images = work.payload.images
         # To wake a thread takes longer than one image does.
-        made = await self._in_threads(work, make, images, is_quick=len(images) == 1)
+        made = make(images) if len(images) == 1 else await self._in_threads(work, make, images)
         return work.done(np.array(made, np.uint8).reshape(-1, *wanted.size, 3))

@@ -7,7 +7,7 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -60,15 +60,11 @@ class Waiting:
         self._beginning, self._began = beginning, time.monotonic()
         self._next = self._began + quiet_s
 
-    def is_due(self) -> bool:
-        """Tell whether it is time to print."""
-        return time.monotonic() > self._next
-
-    def print(self, waited_for: str) -> None:
-        """Print a reason, on stderr."""
-        now = time.monotonic()
-        self._next = now + SAY_EVERY_S
-        print(f"{self._beginning}, {now - self._began:.0f} s: {waited_for}", file=sys.stderr, flush=True)
+    def print(self, waited_for: Callable[[], str]) -> None:
+        """Print a reason on stderr, if it is time to."""
+        if (now := time.monotonic()) > self._next:
+            self._next = now + SAY_EVERY_S
+            print(f"{self._beginning}, {now - self._began:.0f} s: {waited_for()}", file=sys.stderr, flush=True)
 
 
 class ServeApi:

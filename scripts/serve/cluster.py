@@ -184,11 +184,6 @@ def ended(processes: Mapping[str, psutil.Process | None]) -> str | None:
     return next((name for name, process in processes.items() if not _runs(process)), None)
 
 
-def end_at_once() -> None:
-    """Kill every process below this one, and what they start meanwhile."""
-    end_all_below(psutil.Process.kill)
-
-
 def marked() -> dict[str, str]:
     """Return the environment for child processes, by which they are found if this process is killed."""
     return {**os.environ, MARK: mark(psutil.Process())}
@@ -213,13 +208,8 @@ def leftovers() -> Iterator[psutil.Process]:
         with suppress(psutil.Error):
             marked = process.environ().get(MARK, "") if process.uids().real == os.getuid() else ""
             # A container's processes can be seen from outside, where they have other numbers.
-            if marked and marked.split("@")[2:] == here and not is_there(marked):
+            if marked and marked.split("@")[2:] == here and running(marked) is None:
                 yield process
-
-
-def is_there(marked: str) -> bool:
-    """Tell whether the process of a mark runs."""
-    return running(marked) is not None
 
 
 def running(marked: str) -> psutil.Process | None:

@@ -9,7 +9,6 @@ need a restart, and reports a `user_config` that a replica refuses. If the serve
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -18,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 
 from deployments.contract.hosts import LOOPBACK
@@ -26,7 +26,7 @@ from scripts import configuration
 from scripts.errors import ScriptError, errors_in_one_line
 from scripts.flags import described
 from scripts.serve.api import SAY_EVERY_S, ServeApi, Waiting
-from scripts.serve.cluster import is_there, running
+from scripts.serve.cluster import running
 from scripts.serve.environment import check_propagators, clients_file, read_clients_file
 from scripts.serve.exposure import check_keys
 from scripts.serve.folder import check_space, parent
@@ -35,17 +35,42 @@ from scripts.serve.ports import GRPC_PORT, HTTP_PORT, wanted
 from scripts.serve.resources import Resources, check_placement
 
 DASHBOARD, SESSION = "RAY_DASHBOARD_ADDRESS", "ENSEMBLE_RAY_SESSION"
-# The mark of the server's process.
+# The server, as `Running` describes it, in JSON.
 SERVER = "ENSEMBLE_SERVER"
-# Where the server listens; and whether other machines need no key, and whether logs are JSON: empty if not.
-HOST, WITHOUT_KEYS, JSON_LOGS = "ENSEMBLE_HOST", "ENSEMBLE_WITHOUT_KEYS", "ENSEMBLE_JSON_LOGS"
-# The CPUs and the memory of the server's machine, in JSON; empty where other machines may join.
-RESOURCES = "ENSEMBLE_RESOURCES"
-# What a server keeps to its end, in JSON; see `kept`.
-KEPT = "ENSEMBLE_KEPT"
 DEFAULTS = {"http_options.host": LOOPBACK, "http_options.port": HTTP_PORT, "grpc_options.port": GRPC_PORT}
 RESTART = "start `ensemble serve` with it anew"
 TIMEOUT_S, LOOK_EVERY_S = 300.0, 0.2
+
+
+class Running(msgspec.Struct):
+    """What a deployment must know of the server.
+
+    Attributes:
+        mark: of the server's process; empty if it is unknown.
+        host: where the server listens.
+        without_keys: whether other machines need no key.
+        json_logs: whether logs are JSON.
+        resources: the CPUs and the memory of the server's machine; None where other machines may join.
+        keeps: what the server keeps to its end, by path: from its file, and as flags of the command changed it.
+    """
+
+    mark: str = ""
+    host: str = LOOPBACK
+    without_keys: bool = False
+    json_logs: bool = False
+    resources: Resources | None = None
+    keeps: dict[str, list[Any]] = {}
+
+    def check(self) -> None:
+        """Raise ScriptError if the server has ended."""
+        if self.mark and not running(self.mark):
+            raise ScriptError("the server has ended; start it again by ensemble serve")
+
+    def print_name(self) -> None:
+        """Print which server gets the configuration, if its process can be seen and its folder can be read."""
+        if self.mark and (process := running(self.mark)):
+            with suppress(psutil.Error):
+                print(f"deploying to the server of process {process.pid}, started in {process.cwd()}", file=sys.stderr)
 
 
 def deploy(file: Path) -> None:
@@ -70,15 +95,16 @@ def deploy(file: Path) -> None:
             raise ScriptError(
                 f"no server of this user listens on port {port}: there is no {clients_file(port)}"
             ) from err
-    check_server()
-    name_server()
+    server = msgspec.json.decode(os.environ.get(SERVER, "{}"), type=Running)
+    server.check()
+    server.print_name()
     check_space(parent())
-    if there := os.environ.get(RESOURCES):
+    if server.resources is not None:
         with document.locating():
-            check_placement(config, Resources(*json.loads(there)))
-    check_kept(config, json.loads(os.environ.get(KEPT, "{}")))
-    check_keys(config, os.environ.get(HOST, LOOPBACK), bool(os.environ.get(WITHOUT_KEYS)))
-    if os.environ.get(JSON_LOGS):
+            check_placement(config, server.resources)
+    check_kept(config, server.keeps)
+    check_keys(config, server.host, server.without_keys)
+    if server.json_logs:
         configuration.log_json(config)
     api, logs = ServeApi(os.environ[DASHBOARD]), Logs(Path(os.environ[SESSION]))
     # What was logged before is not about this configuration.
@@ -88,11 +114,10 @@ def deploy(file: Path) -> None:
     while not is_in_force(config, api.applications()):
         if failure := api.failure():
             raise ScriptError(failure)
-        check_server()
+        server.check()
         if time.monotonic() > give_up:
             raise ScriptError(f"not in force after {TIMEOUT_S:.0f} s: {api.progress()}")
-        if waiting.is_due():
-            waiting.print(api.progress())
+        waiting.print(api.progress)
         time.sleep(LOOK_EVERY_S)
     if refused := [record.message for record in logs.new() if record.message.startswith(REFUSED)]:
         raise ScriptError("; ".join(refused))
@@ -146,19 +171,6 @@ def check_kept(config: Mapping[str, Any], keeps: Mapping[str, list[Any]]) -> Non
 
 def _text(value: Any) -> str:
     return "not set" if value is None else repr(value)
-
-
-def check_server() -> None:
-    """Raise ScriptError if the server has ended."""
-    if (server := os.environ.get(SERVER)) and not is_there(server):
-        raise ScriptError("the server has ended; start it again by ensemble serve")
-
-
-def name_server() -> None:
-    """Print which server gets the configuration, if its process can be seen and its folder can be read."""
-    if (server := os.environ.get(SERVER)) and (process := running(server)):
-        with suppress(psutil.Error):
-            print(f"deploying to the server of process {process.pid}, started in {process.cwd()}", file=sys.stderr)
 
 
 def is_in_force(config: Mapping[str, Any], applications: list[dict[str, Any]]) -> bool:

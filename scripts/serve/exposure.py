@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ OTHERS = "warning: Serve's own ports can be reached too, in the clear; docs/secu
 
 # The environment's names of the certificate and the key with which HAProxy terminates TLS, for HTTP and gRPC.
 CERTIFICATE, CERTIFICATE_KEY = "ENSEMBLE_TLS_CERTIFICATE", "ENSEMBLE_TLS_KEY"
+# Who has a right by a field of `access` that a feature adds, where there are no keys.
+ANYONE = "anyone"
 BY_SERVE = ("ssl_certfile", "ssl_keyfile")
 
 
@@ -33,7 +36,7 @@ def check_exposure(config: dict[str, Any], without_keys: bool, tls: bool) -> Non
     gRPC listens where the config has HTTP listen.
 
     Raises:
-        ScriptError: others can reach it, and an application requires no key, or anyone is its operator.
+        ScriptError: others can reach it, and an application requires no key, or lets anyone change it.
     """
     if has_keys(config):
         # Reflection is answered without a key.
@@ -51,7 +54,7 @@ def check_keys(config: dict[str, Any], host: str, without_keys: bool) -> None:
     """Check that a server which listens on a host may serve a config.
 
     Raises:
-        ScriptError: others can reach it, and an application requires no key, or anyone is its operator.
+        ScriptError: others can reach it, and an application requires no key, or lets anyone change it.
     """
     if is_loopback(host):
         return
@@ -61,10 +64,11 @@ def check_keys(config: dict[str, Any], host: str, without_keys: bool) -> None:
             "(ensemble keys add NAME --file FILE) and name the file in args (access: {keys: FILE}); or, if "
             "anyone may use the service, start it by ensemble serve --without-keys"
         )
-    if any(_access(application).get("operators") == "anyone" for application in config.get("applications") or []):
+    rights = (_access(application).items() for application in config.get("applications") or [])
+    if opened := [name for name, value in chain.from_iterable(rights) if value == ANYONE]:
         raise ScriptError(
-            f"http_options.host is {host}: other machines reach the service, and by access.operators anyone may "
-            "change its members. Name a file of keys (access: {keys: FILE}), and in operators those keys that may"
+            f"http_options.host is {host}: other machines reach the service, and access.{opened[0]} lets anyone change "
+            f"it. Name a file of keys (access: {{keys: FILE}}), and in {opened[0]} those keys that may"
         )
 
 

@@ -118,9 +118,9 @@ def _records(lines: Iterator[str]) -> Iterator[Record]:
     last: Record | None = None
     for line in lines:
         begins, record = _parsed(line)
+        if begins and last is not None:
+            yield last
         if begins:
-            if last is not None:
-                yield last
             last = record
         elif last is not None:
             last = last.with_cause([line])
@@ -133,16 +133,12 @@ def _parsed(line: str) -> tuple[bool, Record | None]:
     if found := TEXT.match(line):
         level, deployment, replica, message = found.groups()
         return True, Record(level, deployment, replica, message, line) if level in LEVELS else None
-    if not line.startswith("{"):
-        return False, None
     try:
-        fields = json.loads(line)
+        fields = json.loads(line) if line.startswith("{") else {}
         level, message = fields["levelname"], fields["message"]
     except (ValueError, KeyError):
         return False, None
-    if level not in LEVELS:
-        return True, None
     deployment = fields.get("deployment", fields.get("component_name", ""))
     replica = fields.get("replica", fields.get("component_id", ""))
-    record = Record(level, deployment, replica, message, line)
-    return True, record.with_cause(fields.get("exc_text", "").splitlines())
+    record = Record(level, deployment, replica, message, line).with_cause(fields.get("exc_text", "").splitlines())
+    return True, record if level in LEVELS else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import msgspec
 import psutil
 
 from deployments.contract import clock
@@ -23,10 +23,10 @@ from deployments.contract.hosts import LOOPBACK, RAY_METRICS_SETTING, host_addre
 from deployments.contract.names import INGRESS
 from scripts import configuration
 from scripts.errors import ScriptError
-from scripts.serve import deploy, machines, resources
+from scripts.serve import machines, resources
 from scripts.serve.api import Answer, ServeApi, Waiting, send
-from scripts.serve.cluster import Cluster, clear_leftovers, end_at_once, fork_server, guarded, mark
-from scripts.serve.deploy import DASHBOARD, HOST, JSON_LOGS, KEPT, RESOURCES, SERVER, SESSION, WITHOUT_KEYS
+from scripts.serve.cluster import Cluster, clear_leftovers, end_all_below, fork_server, guarded, mark
+from scripts.serve.deploy import DASHBOARD, SERVER, SESSION, Running, keeps, kept
 from scripts.serve.environment import for_clients, raise_file_limit, set_up, set_variables
 from scripts.serve.exposure import certificate_named, check_exposure, has_keys
 from scripts.serve.folder import private_folder
@@ -67,7 +67,7 @@ def stop_signals() -> Iterator[threading.Event]:
 
     def handle(_signal: int, _frame: FrameType | None) -> None:
         if stop.is_set():
-            end_at_once()
+            end_all_below(psutil.Process.kill)
             os._exit(1)
         stop.set()
 
@@ -112,43 +112,51 @@ def serve(
         checks.wait_for_arguments()
         if stop.is_set():
             return
-        there = check_resources(document)
-        written = deploy.kept(config)
-        if ports_from is not None:
-            move(config, ports_from)
-        if json_logs:
-            configuration.log_json(config)
-        # Serve's own default is every interface.
-        config["http_options"] = {"host": LOOPBACK, **(config.get("http_options") or {})}
-        machines.listen_on_own_address(config)
+        there, written = check_resources(document), kept(config)
+        change(config, ports_from, json_logs)
         certificate = certificate_named(config)
         check_exposure(config, without_keys, certificate is not None)
-        keeps = deploy.keeps(written, deploy.kept(config))
-        http, grpc, _, ray_metrics = wanted(config)
-        os.environ[RAY_METRICS_SETTING] = str(ray_metrics.number)
+        mine, http = mark(psutil.Process()), wanted(config)[0]
+        server = Running(mine, http.host, without_keys, json_logs, there, keeps(written, kept(config)))
         clear_leftovers()
         set_up(folder)
         check_loopback()
         check_ports(*needed_ports(config))
-        url = f"http{'s' if certificate else ''}://{http}"
         with (
             in_front(folder, config, certificate) as haproxy,
             running(folder, whole_dashboard, haproxy, python) as cluster,
-            for_clients(http.number, variables(cluster, http.host, without_keys, json_logs, keeps, there)) as file,
+            for_clients(http.number, {**variables(cluster), SERVER: msgspec.json.encode(server).decode()}) as file,
         ):
             checks.wait()
             if is_in_cluster():
                 machines.publish(cluster.address, config)
             api = ServeApi(cluster.dashboard)
             api.deploy(config, stop)
-            logs = Logs(cluster.session, json_logs)
+            logs, url = Logs(cluster.session, json_logs), f"http{'s' if certificate else ''}://{http}"
             wait_until_ready(api, cluster, logs, url, stop)
             if not stop.is_set():
-                greet(config, url, str(grpc), certificate, file, logs.folder)
+                greet(config, url, certificate, file, logs.folder)
                 if is_in_cluster():
                     print(machines.OTHERS.format(address=cluster.address), flush=True)
             watch(cluster, haproxy, logs, api, stop)
             say_stopping()
+
+
+def change(config: dict[str, Any], ports_from: int | None, json_logs: bool) -> None:
+    """Change a Serve config by the flags of the command line, and set where it listens."""
+    if ports_from is not None:
+        move(config, ports_from)
+    if json_logs:
+        configuration.log_json(config)
+    # Serve's own default is every interface.
+    config["http_options"] = {"host": LOOPBACK, **(config.get("http_options") or {})}
+    machines.listen_on_own_address(config)
+    os.environ[RAY_METRICS_SETTING] = str(wanted(config)[3].number)
+
+
+def variables(cluster: Cluster) -> dict[str, str]:
+    """Return the variables by which others find the cluster."""
+    return {"RAY_ADDRESS": cluster.address, DASHBOARD: cluster.dashboard, SESSION: str(cluster.session)}
 
 
 def check_resources(document: Document) -> resources.Resources | None:
@@ -192,21 +200,6 @@ def say_stopping() -> None:
         print("Stopping.", flush=True)
 
 
-def variables(
-    cluster: Cluster,
-    host: str,
-    without_keys: bool,
-    json_logs: bool,
-    keeps: dict[str, list[Any]],
-    there: resources.Resources | None,
-) -> dict[str, str]:
-    """Return the variables by which others find the cluster, and the values that `ensemble deploy` can't change."""
-    found = {"RAY_ADDRESS": cluster.address, DASHBOARD: cluster.dashboard, SESSION: str(cluster.session)}
-    flags = {WITHOUT_KEYS: "yes" if without_keys else "", JSON_LOGS: "yes" if json_logs else ""}
-    flags[RESOURCES] = json.dumps(there) if there else ""
-    return {**found, HOST: host, **flags, KEPT: json.dumps(keeps), SERVER: mark(psutil.Process())}
-
-
 @contextmanager
 def running(folder: Path, whole_dashboard: bool, haproxy: HAProxy | None, python: Path) -> Iterator[Cluster]:
     """Run a cluster; in the end let its applications answer every waiting request, and end every process."""
@@ -228,9 +221,7 @@ def running(folder: Path, whole_dashboard: bool, haproxy: HAProxy | None, python
             cluster.end(are_applications_ended)
 
 
-def greet(
-    config: dict[str, Any], url: str, grpc: str, certificate: tuple[Path, Path] | None, file: Path, logs: Path
-) -> None:
+def greet(config: dict[str, Any], url: str, certificate: tuple[Path, Path] | None, file: Path, logs: Path) -> None:
     """Print that it is ready, and how to send a request."""
     from deployments.repository.repository import DEFAULT_ROOT
 
@@ -243,7 +234,7 @@ def greet(
             sample=shipped("tests/cat.jpg"),
             url=url,
             page=f"Page: {url}/   " if has_page(url) else "",
-            grpc=grpc,
+            grpc=wanted(config)[1],
             models=", ".join(map(str, models)),
             file=file,
             logs=logs,
@@ -273,7 +264,10 @@ def wait_until_ready(api: ServeApi, cluster: Cluster, logs: Logs, url: str, stop
         ScriptError: the deployment failed, or took longer than `READY_TIMEOUT_S`.
     """
     began, waiting = time.monotonic(), Waiting("Still starting", QUIET_S)
-    waited_for = ""
+
+    def waited_for() -> str:
+        return f"{answer}; {api.progress()}"
+
     while not stop.wait(0.1):
         # Before what the controller logs of it, which is the same.
         if failure := api.failure():
@@ -284,13 +278,10 @@ def wait_until_ready(api: ServeApi, cluster: Cluster, logs: Logs, url: str, stop
             # A replica answers a moment before Serve has its first report of health.
             if ready.status == HTTPStatus.OK and api.runs(INGRESS):
                 return
-            waited_for = f"{url} answers {ready.status}: {ready.text[:500]}"
+            answer = f"{url} answers {ready.status}: {ready.text[:500]}"
         except OSError as err:
-            waited_for = f"{url} does not answer yet ({err})"
+            answer = f"{url} does not answer yet ({err})"
         cluster.check()
         if time.monotonic() > began + READY_TIMEOUT_S:
-            raise ScriptError(
-                f"not ready after {READY_TIMEOUT_S:.0f} s: {waited_for}; {api.progress()}; see {logs.folder}"
-            )
-        if waiting.is_due():
-            waiting.print(f"{waited_for}; {api.progress()}")
+            raise ScriptError(f"not ready after {READY_TIMEOUT_S:.0f} s: {waited_for()}; see {logs.folder}")
+        waiting.print(waited_for)

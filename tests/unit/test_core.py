@@ -32,12 +32,8 @@ ALLOWED = {
         "deployments/ingress/statistics.py": r"cache_(hit|miss)",
         "deployments/serving/ingress_replica.py": r".*`quality`, `cache`, \.\.\..*",
     },
-    "a setting of the ingress that changes while it serves, and so is no section of a feature yet": {
-        "deployments/ingress/settings.py": r"_?shared_memory(_prefix|_is_installed)?|.*shared memory objects.*",
-    },
-    "OpenVINO's folder and argument": {
-        "deployments/members/openvino_config.py": r"cache_dir|CACHE_DIR for.*",
-        "deployments/members/predictor.py": r"cache_dir|CACHE_DIR|shared_memory",
+    "OpenVINO's argument": {
+        "deployments/members/predictor.py": r"shared_memory",
     },
     "the user's cache folder": {
         "deployments/members/openvino_autotune.py": r"user_cache|.*user's cache folder.*|.*`user_cache`.*",

@@ -19,6 +19,7 @@ from deployments.transformer.settings import TransformerSettings
 
 logger = logging.getLogger("ray.serve")
 
+DecodingOutcome = Decoded | EnsembleError
 # The time of an image that has no deadline.
 NO_DEADLINE_S = 3600.0
 
@@ -43,51 +44,46 @@ class IsolatedPool:
         images: Sequence[tuple[bytes, float | None]],
         wanted: Sequence[Preprocessing],
         settings: TransformerSettings,
-        cpu_ns: list[int] | None = None,
-    ) -> list[Decoded | EnsembleError]:
-        """Decode images, each in a process; the outcome of each, in order.
+    ) -> tuple[list[DecodingOutcome], int]:
+        """Decode images, each in a process.
 
         Args:
             images: each with its deadline, seconds since the epoch.
             wanted: the preprocessings, each of which gets pixels.
             settings: the limits of an image.
-            cpu_ns: gets the CPU time that a process used for each image, nanoseconds.
+
+        Returns:
+            The outcome of each image, in order, and the CPU time that the processes used, nanoseconds.
         """
         loop, now, monotonic = asyncio.get_running_loop(), clock.now(), time.monotonic()
         deadlines = [monotonic + (NO_DEADLINE_S if each is None else each - now) for _, each in images]
-        calls, taken_ns = zip(images, deadlines, strict=True), [] if cpu_ns is None else cpu_ns
-        return await asyncio.gather(
-            *(
-                loop.run_in_executor(self._threads, self._decode, image, wanted, settings, deadline, taken_ns)
-                for (image, _), deadline in calls
-            )
-        )
+        calls = [
+            loop.run_in_executor(self._threads, self._decode, image, wanted, settings, deadline)
+            for (image, _), deadline in zip(images, deadlines, strict=True)
+        ]
+        found = await asyncio.gather(*calls)
+        return [outcome for outcome, _ in found], sum(cpu_ns for _, cpu_ns in found)
 
     def _decode(
-        self,
-        image: bytes,
-        wanted: Sequence[Preprocessing],
-        settings: TransformerSettings,
-        deadline: float,
-        cpu_ns: list[int],
-    ) -> Decoded | EnsembleError:
+        self, image: bytes, wanted: Sequence[Preprocessing], settings: TransformerSettings, deadline: float
+    ) -> tuple[DecodingOutcome, int]:
         worker: Worker | None = getattr(self._own, "worker", None)
         if worker is None:
             self._own.worker = worker = Worker(self._memory)
             self._workers.append(worker)
+        outcome: DecodingOutcome
         try:
-            return worker.decode(image, wanted, settings, deadline)
+            outcome = worker.decode(image, wanted, settings, deadline)
         except EnsembleError as err:
             if err.code == EnsembleError.code:
                 logger.exception("failed to decode an image of %d bytes", len(image))
-            return err.with_traceback(None)
+            outcome = err.with_traceback(None)
         except Exception:
             # The batch's other images have answers.
             logger.exception("failed to decode an image of %d bytes", len(image))
             worker.end(at_once=True)
-            return EnsembleError("the image could not be decoded; the server's log has the cause")
-        finally:
-            cpu_ns.append(worker.cpu_ns)
+            outcome = EnsembleError("the image could not be decoded; the server's log has the cause")
+        return outcome, worker.cpu_ns
 
 
 def _end(workers: Sequence[Worker]) -> None:

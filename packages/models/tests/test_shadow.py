@@ -5,7 +5,7 @@ import sys
 import msgspec
 import pytest
 
-from deployments.contract.proportion import proportion
+from ensemble_features.proportion import proportion
 from ensemble_models.dataset import Dataset
 from ensemble_models.shadow import ask, judged, main, of_canary, sentences
 from ensemble_models.statistics import chance, needed, verdict

@@ -67,39 +67,26 @@ def test_hyper_threads_are_one_core_and_numa_nodes_come_one_after_the_other(tmp_
 
 
 EIGHT_ON_FOUR = {cpu: f"{cpu % 4},{cpu % 4 + 4}" for cpu in range(8)}
-# An x86 laptop: two performance cores of two threads, whose numbers come last here, and four efficient ones.
+# A laptop: four cores of one thread, and two of two threads.
 LAPTOP = {0: "0", 1: "1", 2: "2", 3: "3", 4: "4-5", 5: "4-5", 6: "6-7", 7: "6-7"}
 
 
 @pytest.mark.parametrize(
-    ("siblings", "nodes", "efficient", "cores", "first"),
+    ("siblings", "nodes", "cores", "first"),
     [
-        (EIGHT_ON_FOUR, ["0-7"], None, 4, (0, 1, 2, 3, 4, 5, 6, 7)),
-        (EIGHT_ON_FOUR, ["0,2,4,6", "1,3,5,7"], None, 4, (0, 2, 1, 3, 4, 6, 5, 7)),
-        (LAPTOP, ["0-7"], "0-3", 6, (4, 6, 0, 1, 2, 3, 5, 7)),
-        ({cpu: str(cpu) for cpu in range(4)}, ["0-3"], None, 4, (0, 1, 2, 3)),
+        (EIGHT_ON_FOUR, ["0-7"], 4, (0, 1, 2, 3, 4, 5, 6, 7)),
+        (EIGHT_ON_FOUR, ["0,2,4,6", "1,3,5,7"], 4, (0, 2, 1, 3, 4, 6, 5, 7)),
+        (LAPTOP, ["0-7"], 6, (0, 1, 2, 3, 4, 6, 5, 7)),
+        ({cpu: str(cpu) for cpu in range(4)}, ["0-3"], 4, (0, 1, 2, 3)),
     ],
 )
-def test_each_core_counts_and_comes_once_before_its_second_thread(
-    siblings, nodes, efficient, cores, first, tmp_path, monkeypatch
-):
+def test_each_core_counts_and_comes_once_before_its_second_thread(siblings, nodes, cores, first, tmp_path, monkeypatch):
     system = machine(tmp_path / "system", siblings, nodes)
-    if efficient is not None:
-        (tmp_path / "cpu_atom").mkdir()
-        (tmp_path / "cpu_atom/cpus").write_text(efficient + "\n")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(siblings))
     monkeypatch.setattr(cpus, "CGROUPS", tmp_path)
     assert cpus.available_cores(system) == cores
     assert cpus.available_cpus() == len(siblings)
     assert cpus.usable(system) == first
-
-
-def test_efficient_cores_of_arm_come_last(tmp_path, monkeypatch):
-    system = machine(tmp_path, {cpu: str(cpu) for cpu in range(4)}, ["0-3"])
-    for cpu, capacity in enumerate((400, 400, 1024, 1024)):
-        (system / f"cpu/cpu{cpu}/cpu_capacity").write_text(f"{capacity}\n")
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    assert cpus.usable(system) == (2, 3, 0, 1)
 
 
 @pytest.mark.parametrize(

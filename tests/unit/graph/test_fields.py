@@ -23,9 +23,10 @@ from deployments.contract.member import MemberConfig, MemberInterface
 from deployments.contract.options import Options
 from deployments.contract.preprocessing import Preprocessing
 from deployments.contract.sections import Section, owner
-from deployments.entry_points import FEATURES, MEMBERS, find_class, names
+from deployments.entry_points import FEATURES, MEMBERS, PROTOCOLS, find_class, names
 from deployments.ingress.keys import digest
 from deployments.ingress.listeners.slot import APPLICATION, FUNCTIONS
+from deployments.ingress.protocol import Protocol
 from deployments.members.versioned import VersionSettings
 from deployments.pipeline.member_client import Member, Members
 from ensemble_features.cache.stores import open_store
@@ -281,9 +282,6 @@ def compiled(name):
     return node("one", lambda member: member._serving.loaded._requests[0].get_compiled_model().get_property(name))
 
 
-cached = node("one", lambda member: member._config.cache_dir and len(list(member._config.cache_dir.iterdir())))
-
-
 def two_keys(folder):
     (folder / "two").write_text("".join(f"{key} {digest(key).hex()}\n" for key in KEYS))
     return {"access": {"keys": str(folder / "two")}, "cache": {}}
@@ -316,7 +314,6 @@ SERVED = {
         ),
     },
     "OpenVinoConfig": {
-        "performance_hint": (one(performance_hint="LATENCY"), compiled("PERFORMANCE_HINT")),
         "precision": (
             one(model="varied", version=1, precision="int8"),
             node("one", lambda member: member.version),
@@ -328,8 +325,6 @@ SERVED = {
             compiled("INFERENCE_PRECISION_HINT"),
             one(inference_precision="bf16"),
         ),
-        "cpu_pinning": (one(cpu_pinning=True), compiled("ENABLE_CPU_PINNING")),
-        "cache_dir": (lambda root: one(cache_dir=str(root / "compiled")), cached),
         "least_at_once": (
             one(threads=2, streams=2, least_at_once=4),
             node("one", lambda member: member._serving.loaded._part_sizes(4)),
@@ -431,6 +426,12 @@ SERVED = {
         "weights": ({"combiner": {"weights": {"six": 1}}}, sends(), two()),
     },
     "LabelerSettings": {"top_k": ({"labeler": {"top_k": 2}}, sends())},
+    "SharedMemorySection": {
+        "shared_memory_prefix": (
+            {"ingress": {"shared_memory_prefix": "mine"}},
+            asks("/v2/systemsharedmemory/region/a/register", "POST", json={"key": "mine", "offset": 0, "byte_size": 8}),
+        ),
+    },
     "IngressSettings": {
         "max_batch_size": ({"ingress": {"max_batch_size": 1}}, form),
         "max_batch_bytes": ({"ingress": {"max_batch_bytes": 1024}}, form),
@@ -440,10 +441,6 @@ SERVED = {
         "max_elements": (
             {"ingress": {"max_elements": 1024}},
             asks("/v2/models/ensemble/infer", "POST", content=b'{"inputs": [' + b"[]," * 2000 + b"1]}"),
-        ),
-        "shared_memory_prefix": (
-            {"ingress": {"shared_memory_prefix": "mine"}},
-            asks("/v2/systemsharedmemory/region/a/register", "POST", json={"key": "mine", "offset": 0, "byte_size": 8}),
         ),
         "hosts": ({"ingress": {"hosts": ["a.example"]}}, asks("/v2", headers={"host": "a.example"})),
         "origins": (
@@ -746,7 +743,8 @@ def listed_in(table):
 
 def test_every_field_has_an_entry_and_every_entry_a_field():
     kinds = [find_class(MEMBERS, name, MemberConfig) for name in names(MEMBERS)]
-    sections = [section for name in names(FEATURES) for section in owner(name).sections]
+    owners = [*map(owner, names(FEATURES)), *(find_class(PROTOCOLS, name, Protocol) for name in names(PROTOCOLS))]
+    sections = [section for each in owners for section in each.sections]
     roots = (EnsembleConfig, *kinds, *sections, ShadowSettings, VersionSettings, LoadingSettings)
     known = {field for root in roots for field in fields(root)} - {("MemberConfig", "kind")}
     entries = [*listed_in(SERVED), *listed_in(MADE), *listed_in(ELSEWHERE)]
@@ -860,7 +858,7 @@ def sent(**more):
 
 # Contradictions, and what is said of each.
 REFUSED = {
-    "members: 'one': weight: combiner.weights has": {
+    "configuration: members: 'one': weight: combiner.weights has": {
         "members": [{**ONE, "weight": 2.0}],
         "combiner": {"weights": {"one": 1}},
     },

@@ -20,8 +20,8 @@ from deployments.reconfigure import LiveSettings
 from graph.composition import build_graph, ensemble
 from graph.config import EnsembleConfig, parse
 from graph.feature import Feature, wanted
+from graph.rules import check_user_config
 from graph.signature import EnsembleSignature
-from graph.user_config import check_user_config
 from tests.unit.deployments.test_entry_points import read_anew
 
 
@@ -63,9 +63,7 @@ class Drum(Feature, Interceptor):
     def __init__(self, config, agreed, site):
         self.interceptor, self.seen, self.settings = self, [], site.settings
         paces = {each.name: each.of(Tempo).tempo for each in config.members}
-        self.live = {
-            "paces": {name: SimpleNamespace(settings=Pace(beats=each)) for name, each in paces.items() if each}
-        }
+        self.paces = {name: SimpleNamespace(settings=Pace(beats=each)) for name, each in paces.items() if each}
         self.reports = {"drum": Report(int, lambda: len(self.seen))}
 
     def on_part(self, batch, positions, part):
@@ -83,8 +81,8 @@ class Drum(Feature, Interceptor):
         return wrapped if (stage.kind == "node" and stage.name == "a") or stage.kind == "predictions" else node
 
     def serve(self, service):
-        """Serve a method of the handle, and read a header."""
-        return Served(handles={"drum": self.on_part}, headers=["x-drum"])
+        """Serve a method of the handle, read a header, and let settings change."""
+        return Served(handles={"drum": self.on_part}, headers=["x-drum"], live={"paces": self.paces})
 
 
 @pytest.fixture
@@ -133,7 +131,7 @@ def test_its_live_settings_are_checked_before_the_start_and_change(installed):
     config = parse({"members": MEMBERS})
 
     def check(**change):
-        check_user_config({"deployments": [{"name": "Ingress", "user_config": change}]}, config)
+        check_user_config("Ingress", change, config)
 
     check(paces={"a": {"beats": 5}})
     for wrong in ({"paces": {"a": {"beats": 0}}}, {"paces": {"b": {"beats": 5}}}, {"pace": {}}):
@@ -175,6 +173,6 @@ async def test_it_intercepts_batches_wraps_stages_and_serves(installed):
     assert drum.reports["drum"].read() == 2
     assert extras == [("a", {"predictions": "", "node": "a"})] * 2 + [("b", {"predictions": ""})] * 2
     assert drum.serve(None).headers == ["x-drum"]
-    live = LiveSettings(drum.live)
+    live = LiveSettings(drum.serve(None).live)
     live.apply({"paces": {"a": {"beats": 7}}})
-    assert drum.live["paces"]["a"].settings == Pace(beats=7)
+    assert drum.paces["a"].settings == Pace(beats=7)

@@ -3,7 +3,6 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import suppress
 from importlib import metadata
 
 import pytest
@@ -80,15 +79,6 @@ def test_a_command_is_called_by_its_name(capsys):
     assert capsys.readouterr().out.startswith("usage: ensemble keys ")
 
 
-@pytest.mark.parametrize(("old", "new"), [("overload", "load"), ("evaluate", "check")])
-def test_an_old_name_of_a_command_says_the_new_one(old, new, capsys):
-    with suppress(SystemExit):
-        cli.main([old, "--help"])
-    told = capsys.readouterr()
-    assert told.out.lower().startswith(f"usage: ensemble {new} ")
-    assert told.err == f"ensemble {old} is now ensemble {new}: see its --help\n"
-
-
 @pytest.mark.parametrize("place", ["scripts.cli.hidden", "scripts.cli.importlib.import_module", "scripts.keys.main"])
 def test_ctrl_c_ends_a_command_without_a_traceback_at_any_moment(place, monkeypatch):
     def interrupted(*_):
@@ -115,14 +105,14 @@ def only(monkeypatch, *points):
 OWN = ("ensemble-serving", "scripts.commands:COMMANDS")
 
 
-@pytest.mark.parametrize("name", ["init", "evaluate", "load"])
+@pytest.mark.parametrize("name", ["init", "check", "load"])
 def test_a_command_that_is_not_installed_says_what_may_bring_it(name, monkeypatch):
     only(monkeypatch, OWN)
     monkeypatch.setattr(entry_points, "_is_installed", lambda name: name != "ensemble-models")
     with pytest.raises(SystemExit) as end:
         cli.main([name, "--help"])
     told = str(end.value)
-    assert told.startswith(f"ensemble: there is no command {cli.RENAMED.get(name, name)!r}\n")
+    assert told.startswith(f"ensemble: there is no command {name!r}\n")
     assert told.endswith(f"; not installed here: ensemble-models (pip install -e {ROOT}/packages/models)")
 
 

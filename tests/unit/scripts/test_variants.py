@@ -11,7 +11,7 @@ def costs(tmp_path, monkeypatch):
     """What the versions cost, as if they had been measured."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     found = {1: 6.0, 2: 2.0}
-    monkeypatch.setattr(openvino_autotune, "_measured_ms", lambda _, models: [found[each.version] for each in models])
+    monkeypatch.setattr(openvino_autotune, "_measured_ms", lambda models: [found[each.version] for each in models])
     return found
 
 

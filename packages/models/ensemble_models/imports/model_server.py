@@ -15,7 +15,6 @@ CONFIG, MODELS = "config.json", "model_config_list"
 PROPERTIES = {
     "NUM_STREAMS": ("streams", int),
     "INFERENCE_NUM_THREADS": ("threads", int),
-    "PERFORMANCE_HINT": ("performance_hint", str),
     "INFERENCE_PRECISION_HINT": ("inference_precision", str),
 }
 WHITE = 255
@@ -140,6 +139,7 @@ def _read_execution(part: Part, member: ImportedMember) -> None:
         if value is not None and (kind is str or str(value).isdigit()):
             member.settings[field] = kind(str(value))
             properties.taken(name, f"{field}: {value}")
+    properties.changed("PERFORMANCE_HINT", "streams are measured at the first start")
     properties.close()
     part.get("plugin_config", dict)
     part.changed("nireq", "streams are measured at the first start; set `streams` to fix them")

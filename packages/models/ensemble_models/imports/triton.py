@@ -154,7 +154,7 @@ def _read_execution(part: Part, member: ImportedMember) -> None:
             member.settings[field] = int(value)
             part.found.note(part.name, f"parameters {name}", "taken", f"{field}: {value}")
         else:
-            part.left_out("parameters", "each replica measures what is fastest: threads, streams, performance_hint")
+            part.left_out("parameters", "each replica measures what is fastest: threads and streams")
     groups: Sequence[Part] = part.parts("instance_group")
     on_gpu = any(each.get("kind", str) == "KIND_GPU" for each in groups)
     part.changed(

@@ -13,11 +13,11 @@ from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
 from deployments.contract.counting import TaggedCounter
 from deployments.contract.item import Item
-from deployments.contract.proportion import Proportion, proportion
 from deployments.ingress.protocol import Report, Served, Service
 from deployments.observe.observer import Watcher
 from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
 from ensemble_features.feedback.store import FeedbackSettings
+from ensemble_features.proportion import Proportion, proportion
 from ensemble_features.record import Record, answered
 from graph.feature import Feature, Site
 from graph.schema import EnsembleConfig

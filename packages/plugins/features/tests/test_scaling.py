@@ -1,7 +1,6 @@
 """How many replicas a p99 needs, and when they come and go."""
 
 from dataclasses import dataclass, field
-from importlib import import_module
 from random import Random
 from types import SimpleNamespace
 
@@ -232,7 +231,3 @@ def test_a_new_replica_has_little_to_say():
     reported["alone_calls"] |= {"r0": [Point(0.0, 50.0)]}
     load, _ = measured(reported)
     assert load.alone_s == 0.02
-
-
-def test_a_configuration_may_name_the_earlier_place():
-    assert import_module("graph.scaling.latency").LatencyTarget is LatencyTarget

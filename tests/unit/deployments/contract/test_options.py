@@ -1,4 +1,5 @@
-from deployments.contract.options import PRESENTATION, Options, prediction_options
+from deployments.contract.options import PRESENTATION, Options
+from ensemble_features.cache.flow import prediction_options
 
 
 def test_an_option_enters_the_key_of_a_cache_unless_it_is_known_to_change_no_prediction():

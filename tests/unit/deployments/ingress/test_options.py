@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.contract.errors import InvalidParameter
-from deployments.contract.options import LOWER, Options, prediction_options
+from deployments.contract.options import LOWER, Options
 from deployments.ingress.headers import with_options
 from deployments.ingress.options import NAMES, from_keywords, from_parameters, from_query
+from ensemble_features.cache.flow import prediction_options
 
 
 def test_text_becomes_what_it_says():

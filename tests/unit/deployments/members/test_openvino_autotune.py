@@ -72,7 +72,7 @@ def test_a_measurement_is_kept_for_the_same_model_machine_and_software(monkeypat
     first = Model(monkeypatch, _1=20, _2=10)
     assert best_streams(["model", "CPU A"], 2, first) == 2
     [file] = kept.iterdir()
-    assert json.loads(file.read_text()) == {"batch_ms": {"1": pytest.approx(20), "2": pytest.approx(10)}}
+    assert json.loads(file.read_text()) == {"1": pytest.approx(20), "2": pytest.approx(10)}
     again = Model(monkeypatch, _1=10, _2=20)
     assert best_streams(["model", "CPU A"], 2, again) == 2
     assert again.compiled == []

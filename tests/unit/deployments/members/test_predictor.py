@@ -31,7 +31,7 @@ def batch(*levels):
     return batches.batch(pixels(*levels))
 
 
-@pytest.mark.parametrize("hint", [{"performance_hint": "LATENCY"}, {"streams": 2, "threads": 2}, {"threads": 1}])
+@pytest.mark.parametrize("hint", [{"streams": 1}, {"streams": 2, "threads": 2}, {"threads": 1}])
 @pytest.mark.parametrize("count", [1, 3, 16])
 async def test_rows_stay_in_order_however_they_are_split(repository, hint, count):
     levels = [(37 * i) % 256 for i in range(count)]
@@ -180,7 +180,7 @@ def test_a_model_that_fails_while_it_is_tried_is_refused_at_start(tmp_path, hint
 
 
 async def test_an_inference_that_never_calls_back_is_an_error_of_its_health(repository, monkeypatch):
-    member = predictor(repository, "brightness", performance_hint="LATENCY")
+    member = predictor(repository, "brightness", streams=1)
     [request] = member._requests
     monkeypatch.setattr(request, "start_async", lambda *_, **__: None)
     hangs = asyncio.create_task(member(batch(1)))

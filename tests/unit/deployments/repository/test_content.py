@@ -9,8 +9,9 @@ import pytest
 
 from deployments.repository.content import no_model
 from deployments.repository.errors import ModelError
+from deployments.repository.labels import read_labels
 from deployments.repository.network import read
-from deployments.repository.repository import Model, read_labels
+from deployments.repository.repository import Model
 
 FILES = {
     b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n": "Git LFS pointer.*git lfs pull",

@@ -1,7 +1,8 @@
 import pytest
 
 from deployments.repository.errors import ModelError
-from deployments.repository.repository import class_names, find, read_labels, versions
+from deployments.repository.labels import class_names, read_labels
+from deployments.repository.repository import find, versions
 from tests.networks import brightness, store
 
 

@@ -12,7 +12,7 @@ from scripts.serve import cluster
 ENDS = """
 import subprocess, sys
 import psutil
-from scripts.serve.cluster import Cluster, end_at_once
+from scripts.serve.cluster import Cluster, end_all_below
 
 sleeps = [subprocess.Popen(["sleep", "600"], start_new_session=True) for _ in range(2)]
 true, looks = psutil.Process.children, []
@@ -27,7 +27,7 @@ print(sum(psutil.pid_exists(sleep.pid) for sleep in sleeps))
 """
 
 
-@pytest.mark.parametrize("way", ["Cluster.end(object.__new__(Cluster))", "end_at_once()"])
+@pytest.mark.parametrize("way", ["Cluster.end(object.__new__(Cluster))", "end_all_below(psutil.Process.kill)"])
 def test_a_process_that_the_first_look_misses_is_ended(way):
     done = subprocess.run([sys.executable, "-c", ENDS.replace("WAY", way)], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("0\n", "")

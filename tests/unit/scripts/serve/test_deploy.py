@@ -144,11 +144,11 @@ def test_a_refusal_that_is_the_same_as_before_is_reported(server):
 
 
 def test_what_other_machines_reach_keeps_its_keys(server, monkeypatch):
-    monkeypatch.setitem(os.environ, module.HOST, "0.0.0.0")
+    monkeypatch.setitem(os.environ, module.SERVER, '{"host": "0.0.0.0"}')
     with pytest.raises(ScriptError, match="requires no key"):
         deploy(server)
     # It was started so.
-    monkeypatch.setitem(os.environ, module.WITHOUT_KEYS, "yes")
+    monkeypatch.setitem(os.environ, module.SERVER, '{"host": "0.0.0.0", "without_keys": true}')
     with pytest.raises(ScriptError, match="why"):
         deploy(server)
 
@@ -156,8 +156,8 @@ def test_what_other_machines_reach_keeps_its_keys(server, monkeypatch):
 def test_a_server_that_has_ended_is_named(server, monkeypatch):
     with subprocess.Popen(["sleep", "60"]) as process:
         marked = mark(psutil.Process(process.pid))
-        monkeypatch.setitem(os.environ, module.SERVER, marked)
-        module.check_server()
+        monkeypatch.setitem(os.environ, module.SERVER, f'{{"mark": "{marked}"}}')
+        module.Running(marked).check()
         process.kill()
     with pytest.raises(ScriptError, match="the server has ended"):
         deploy(server)

@@ -33,7 +33,7 @@ def test_beyond_it_only_with_keys_or_a_word(host, applications, capsys):
 def test_beyond_it_not_anyone_loads_members():
     anyone = {"import_path": IMPORT_PATH, "args": {"access": {"operators": "anyone"}}}
     check_exposure(config("127.0.0.1", anyone), without_keys=False, tls=True)
-    with pytest.raises(ScriptError, match=r"by access\.operators anyone may"):
+    with pytest.raises(ScriptError, match=r"access\.operators lets anyone change it"):
         check_exposure(config("0.0.0.0", anyone), without_keys=True, tls=True)
     some = {"import_path": IMPORT_PATH, "args": {"access": {"keys": "keys", "operators": ["ops"]}}}
     check_exposure(config("0.0.0.0", some), without_keys=False, tls=True)

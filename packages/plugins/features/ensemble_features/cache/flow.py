@@ -23,7 +23,7 @@ from deployments.contract.batch import Batch, Work
 from deployments.contract.counting import TaggedCounter
 from deployments.contract.item import Item, ItemNote
 from deployments.contract.nodes import Flow, Node, Part, as_flow
-from deployments.contract.options import prediction_options
+from deployments.contract.options import PRESENTATION, Options
 from deployments.contract.payload import MemberProbabilities
 from ensemble_features.cache.stores import Store
 from ensemble_serving.answer import CacheStatus, Version
@@ -53,7 +53,15 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
 
 ENCODER = msgspec.msgpack.Encoder(order="deterministic")
 DECODER = msgspec.msgpack.Decoder(Entry)
+# The options that change what members predict, with the values that requests have by default.
+DECISIVE = {name: getattr(Options(), name) for name in Options.__struct_fields__ if name not in PRESENTATION}
 Waiting = asyncio.Future[Entry | None]
+
+
+def prediction_options(options: Options) -> bytes:
+    """Return the options that change predictions, for the key of kept predictions; empty if all are defaults."""
+    chosen = {name: value for name, default in DECISIVE.items() if (value := getattr(options, name)) != default}
+    return ENCODER.encode(chosen) if chosen else b""
 
 
 @dataclass

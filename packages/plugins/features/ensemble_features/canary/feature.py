@@ -96,7 +96,7 @@ class Canaries(Feature):
             for each in trials
         ]
         self.interceptor = TrafficSplit(trials, comparisons, self._tap, patience_ms)
-        self.live = {SECTION: {trial.name: trial for trial in trials}}
+        self._trials = {trial.name: trial for trial in trials}
         self._headers = [ADDRESS, *(trial.header for trial in trials if trial.header is not None)]
         self.reports = {
             SECTION: Report(dict[str, CanaryStats], lambda: {trial.name: trial.figures() for trial in trials})
@@ -110,7 +110,7 @@ class Canaries(Feature):
 
     def serve(self, service: Service) -> Served:
         """Read the headers that decide which version answers, and whose images count."""
-        return Served(headers=self._headers)
+        return Served(headers=self._headers, live={SECTION: self._trials})
 
 
 class TrafficSplit(ShadowInterceptor):

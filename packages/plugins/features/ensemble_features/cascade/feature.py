@@ -13,13 +13,13 @@ from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
 from deployments.contract.counting import TaggedCounter
 from deployments.contract.nodes import Node
-from deployments.contract.proportion import Proportion, proportion
 from deployments.ingress.protocol import Report, Served, Service
 from deployments.observe.metrics import TaggedGauge, report_periodically
 from deployments.observe.observer import Watcher
 from ensemble_features.cascade.audit import Audit, interval
 from ensemble_features.cascade.flow import Cascade, LoadState
 from ensemble_features.cascade.section import CascadeSection
+from ensemble_features.proportion import Proportion, proportion
 from graph.feature import Feature, Site, Stage
 from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature

@@ -15,9 +15,9 @@ from deployments.contract.caller import MAX_ID
 from deployments.contract.counting import TaggedCounter
 from deployments.contract.errors import AlreadyLabelled, EnsembleError, UnknownLabel, UnknownRequest
 from deployments.contract.item import TRACE_ID
-from deployments.contract.proportion import Proportion, proportion
 from deployments.contract.sections import Section
 from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
+from ensemble_features.proportion import Proportion, proportion
 from ensemble_features.record import ENSEMBLE, Record, answered
 
 # Characters of what a caller sent that an error quotes.

@@ -102,7 +102,7 @@ def fitting(config: EnsembleConfig, agreed: EnsembleSignature, change: Change) -
         NotReady: it can't be fetched now.
     """
     # Imported in the process that needs it, with OpenVINO.
-    from deployments.members.versioned import check_replacement
+    from deployments.members.versioned import check
 
     member = loadable(config)[change.name]
     try:
@@ -111,7 +111,9 @@ def fitting(config: EnsembleConfig, agreed: EnsembleSignature, change: Change) -
         version = change.version or max(available, default=0)
         if version not in available:
             raise NotFound(f"member {change.name!r} has no version {version or ''}; there are {available[-16:]}")
-        check_replacement(member, repository.find(model, version), agreed.interface(change.name))
+        found, interface = repository.find(model, version), agreed.interface(change.name)
+        check(member, found, interface)
+        member.load(found, interface, 1).close()
     except Unreachable as err:
         raise NotReady(f"member {change.name!r}: {err}") from err
     except (ConfigurationError, ModelError) as err:

@@ -263,8 +263,6 @@ class Loading(Feature):
         operators = config.access.of(OperatorsSection).operators
         self._gates = UnloadGate(set(loadable(config)), config.spare, site.versions, site.pinned, site.left_out)
         self._control = ModelControl(operators, self._gates, partial(on_head, site.application, config, agreed))
-        if operators:
-            self.live = {SECTION: self._gates}
 
     def wrap(self, stage: Stage, node: Node[Any, Any]) -> Node[Any, Any]:
         """Put a gate before a member."""
@@ -275,5 +273,7 @@ class Loading(Feature):
         """Serve the extension's paths and methods."""
         control = self._control
         control.members = service.members
-        announces = ("model_repository",) if control.is_on else ()
-        return Served(routes(service.ingress, control), calls(control), announces=announces)
+        if not control.is_on:
+            return Served(routes(service.ingress, control), calls(control))
+        announces, live = ("model_repository",), {SECTION: self._gates}
+        return Served(routes(service.ingress, control), calls(control), announces=announces, live=live)

@@ -6,7 +6,7 @@ from typing import Any
 
 from deployments.contract.member import MemberConfig
 from deployments.contract.nodes import Node
-from deployments.ingress.protocol import Report
+from deployments.ingress.protocol import Report, Served, Service
 from deployments.pipeline.member_client import Member
 from deployments.pipeline.pipeline import Pipeline
 from ensemble_features.record import PixelTap, ShadowInterceptor
@@ -44,7 +44,7 @@ class Shadows(Feature):
         ]
         self._tap = PixelTap(list(dict.fromkeys(keys.values())))
         self.interceptor = ShadowInterceptor(made, self._tap, config.ensemble.patience_ms)
-        self.live = {SECTION: {shadow.name: shadow for shadow in made}}
+        self._shadows = {shadow.name: shadow for shadow in made}
         self.reports = {
             SECTION: Report(dict[str, ShadowStats], lambda: {shadow.name: shadow.figures() for shadow in made})
         }
@@ -52,3 +52,7 @@ class Shadows(Feature):
     def wrap(self, stage: Stage, node: Node[Any, Any]) -> Node[Any, Any]:
         """Put the tap before the members."""
         return Pipeline(self._tap, node) if stage.kind == "asker" else node
+
+    def serve(self, service: Service) -> Served:
+        """Let `user_config` change the share of each shadow."""
+        return Served(live={SECTION: self._shadows})

@@ -18,9 +18,9 @@ from deployments.contract.batch import Batch
 from deployments.contract.counting import TaggedCounter
 from deployments.contract.item import Item
 from deployments.contract.payload import Images
-from deployments.contract.proportion import Proportion, proportion
 from deployments.contract.settings import Schema
 from deployments.pipeline.member_client import Member
+from ensemble_features.proportion import Proportion, proportion
 from ensemble_features.record import Copied, Record, count_by_rightness
 
 logger = logging.getLogger("ray.serve")

@@ -139,7 +139,7 @@ class Application:
         built = build_graph(config, agreed, [Wanted(Canaries, None)], compose, {}, placed, "a", "r", {})
         self._graph = built.graph
         self._comparison = built.features[0].interceptor._receivers[0]
-        self.trial = built.features[0].live["canaries"]["resnet"]
+        self.trial = built.features[0].serve(None).live["canaries"]["resnet"]
 
     async def classify(self, images, name="", request=0, **headers):
         """The answers to the images of a request, once what follows them has ended, too."""

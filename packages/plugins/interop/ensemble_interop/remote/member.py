@@ -25,7 +25,7 @@ from deployments.contract.payload import Images, Probabilities
 from deployments.contract.preprocessing import AsSent, Preprocessing
 from deployments.repository.address import RepositoryAddress
 from deployments.repository.errors import ModelError
-from deployments.repository.repository import class_names, read_labels
+from deployments.repository.labels import class_names, read_labels
 from ensemble_interop.remote.client import CallError, InvalidResponse, TimedOut
 from ensemble_interop.remote.config import RemoteConfig
 from ensemble_interop.remote.endpoints import Endpoint, Endpoints, described

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from google.protobuf.message import Message
 from msgspec.structs import asdict
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from deployments.contract.errors import NotFound
+from deployments.contract.sections import Section
 from deployments.ingress.error_style import AS_TEXT
 from deployments.ingress.http import bodies
 from deployments.ingress.ingress import Ingress
@@ -33,8 +34,22 @@ MOST_BYTES = 64 * 1024
 FOLDER = "shared memory"
 
 
+class SharedMemorySection(Section):
+    """The field of `ingress`."""
+
+    at: ClassVar[str] = "ingress"
+
+    shared_memory_prefix: str | None = Field(
+        None,
+        pattern=r"^/?[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$",
+        description="prefix of the shared memory objects that clients may use; default: none",
+    )
+
+
 class SharedMemory(Protocol):
     """Lets clients of this machine keep tensors in shared memory where `ingress.shared_memory_prefix` is set."""
+
+    sections = (SharedMemorySection,)
 
     def routes(self, service: Service) -> Routes:
         """Return the paths that register regions."""
@@ -50,8 +65,8 @@ class SharedMemory(Protocol):
 
     def tensor_store(self, service: Service) -> Regions:
         """Return the regions that clients of this machine have registered, with whichever replica."""
-        prefix = attrgetter("settings.shared_memory_prefix")
-        return Regions(partial(sockets, service.application, FOLDER), partial(prefix, service.ingress))
+        folder, ingress = partial(sockets, service.application, FOLDER), service.ingress
+        return Regions(folder, lambda: ingress.settings.of(SharedMemorySection).shared_memory_prefix)
 
 
 class Registration(msgspec.Struct):

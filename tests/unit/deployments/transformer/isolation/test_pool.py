@@ -247,7 +247,7 @@ async def test_what_hangs_and_crashes_fails_alone(tmp_path, monkeypatch):
 
 async def test_processes_end_with_their_pool():
     pool = IsolatedPool(2)
-    [outcome] = await pool.decode([(GOOD, None)], WANTED, TransformerSettings())
+    [outcome], _ = await pool.decode([(GOOD, None)], WANTED, TransformerSettings())
     assert outcome[1] == (64, 64)
     [pid] = pool.processes
     del pool
@@ -266,5 +266,5 @@ async def test_everything_can_be_isolated():
 
 async def test_a_process_that_does_not_start_is_no_fault_of_the_image(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    [outcome] = await IsolatedPool(1).decode([(GOOD, None)], WANTED, TransformerSettings())
+    [outcome], _ = await IsolatedPool(1).decode([(GOOD, None)], WANTED, TransformerSettings())
     assert type(outcome) is EnsembleError

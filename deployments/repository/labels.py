@@ -1,0 +1,59 @@
+"""The names of a model's classes, as files have them and as answers have them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from unicodedata import category
+
+from deployments.repository.errors import ModelError
+
+# The categories of characters that are no text: controls, halves of characters, and ends of lines and paragraphs.
+NO_TEXT = {"Cc", "Cs", "Zl", "Zp"}
+# A line of a file of labels that begins with the index of the class, or with a WordNet id.
+INDEXED, SYNSET = re.compile(r"(\d+)\s*[:,;]?\s+(.*\S)\s*"), re.compile(r"n\d{8}[\s,]+(.*\S)\s*")
+
+
+def read_labels(file: Path) -> tuple[str, ...]:
+    """Read the class names in a file, one on each line, in order of index; empty lines at the end are no names.
+
+    Raises:
+        OSError: it can't be read.
+        ModelError: it is not UTF-8, or see `class_names`.
+    """
+    try:
+        # A byte order mark is no part of a name, and of what ends a line for Unicode only an end of line does.
+        text = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as err:
+        raise ModelError(f"{file} is not UTF-8; save it so: {err}") from err
+    return class_names(without_indices(text.rstrip().split("\n") if text.strip() else ()), file)
+
+
+def without_indices(lines: Sequence[str]) -> list[str]:
+    """Remove what stands before the names on all lines: their index, from 0 or 1, or ImageNet's WordNet id."""
+    indexed = [match for line in lines if (match := INDEXED.fullmatch(line))]
+    numbers = [int(match[1]) for match in indexed]
+    if len(indexed) == len(lines) and numbers in (list(range(len(lines))), list(range(1, len(lines) + 1))):
+        return [match[2] for match in indexed]
+    synsets = [match[1] for line in lines if (match := SYNSET.fullmatch(line))]
+    return synsets if len(synsets) == len(lines) else list(lines)
+
+
+def class_names(given: Iterable[str], where: Path | str) -> tuple[str, ...]:
+    """Write the names of classes as answers have them: each on one line, and of one class.
+
+    A line break, or another control character, becomes a space. If several classes have a name, each gets its index.
+
+    Raises:
+        ModelError: a class has no name.
+    """
+    lines = ["".join(" " if category(sign) in NO_TEXT else sign for sign in name).strip() for name in given]
+    if "" in lines:
+        raise ModelError(f"{where}: the class with index {lines.index('')} has no name; give it one")
+    counts = Counter(lines)
+    names = tuple(f"{name} ({index})" if counts[name] > 1 else name for index, name in enumerate(lines))
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise ModelError(f"{where}: several classes are called {twice[0]!r}; give each a name of its own")
+    return names

@@ -1,1 +1,0 @@
-"""Where earlier configurations name the autoscaling policy: `graph.scaling.latency:LatencyTarget`."""
