@@ -18,7 +18,7 @@ from ensemble_models import init
 from ensemble_models.dataset import Dataset, indices
 from ensemble_models.imports import protobuf_text
 from ensemble_models.imports.read import read
-from ensemble_models.prediction import of_configuration, predictions
+from ensemble_models.prediction import measured_predictions, of_configuration
 from ensemble_models.statistics import top1
 from packages.models.tests.imports import shapes
 from packages.models.tests.kinds import make
@@ -79,7 +79,7 @@ def test_a_shape_is_imported_and_answers_as_its_files(shape, serve, tmp_path, im
     dataset = Dataset.open(images)
     assert len(dataset) > 500
     candidates = of_configuration(*configuration.check({"args": args}))
-    answers = predictions(candidates, dataset)
+    answers = measured_predictions(candidates, dataset)[0]
     served = {each.name: answer for each, answer in zip(candidates, answers, strict=True) if each.is_served}
     assert served.keys() == found.keys()
     for name, answered in served.items():
