@@ -191,7 +191,7 @@ class AdmissionController:
                 many they are: each image is within its own limit.
         """
         most = self.settings.max_in_flight_pixels
-        if pixels and self.pixels and self.pixels + pixels > most:
+        if self.pixels and self.pixels + pixels > most:
             raise self.refusal(
                 f"images of {self.pixels} pixels wait to be decoded; at most {most} are admitted, not counting JPEGs "
                 f"of up to {PLAIN_PIXELS}"

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Self
 
@@ -217,7 +218,7 @@ class Ingress:
             most = self.admission.settings.max_in_flight_pixels
             # An image that declares more than the limit by itself is refused by its size, and takes no time.
             pixels = sum(each.isolated_pixels for each in queued if each.isolated_pixels <= most)
-            with self.admission.isolated(pixels), self.autoscaling_stats.call():
+            with self.admission.isolated(pixels) if pixels else nullcontext(), self.autoscaling_stats.call():
                 outcomes = await self._outcomes(queued, left_s)
                 # If those counted whose time is over, the rate would be that of arrivals, and every wait in its time.
                 self.admission.answered(sum(not isinstance(outcome, DeadlineExceeded) for outcome in outcomes))

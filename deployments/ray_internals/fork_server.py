@@ -67,14 +67,12 @@ def receive_request(connection: socket.socket) -> tuple[bytes, list[int]]:
     data, streams, _, _ = socket.recv_fds(connection, LENGTH.size, STREAMS)
     if len(data) < LENGTH.size or len(streams) < STREAMS:
         raise OSError("the request is not whole")
-    [left] = LENGTH.unpack(data)
-    parts = []
-    while left:
-        if not (part := connection.recv(left)):
-            raise OSError("the request is not whole")
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts), streams
+    [length] = LENGTH.unpack(data)
+    with connection.makefile("rb") as stream:
+        body = stream.read(length)
+    if len(body) < length:
+        raise OSError("the request is not whole")
+    return body, streams
 
 
 def parse_request(body: bytes) -> tuple[bytes, list[bytes], dict[bytes, bytes]]:

@@ -55,10 +55,16 @@ def recognize(network: ov.Model, scores: NDArray[np.float32]) -> Head:
         return "softmax" if len(scores) else "logits"
     if end in {"Sigmoid", "HardSigmoid"}:
         return "sigmoid"
+    if end == "Tanh":
+        raise ModelError(
+            "its scores are from -1 to 1, by a Tanh, so that a softmax makes no class likely: export the model without "
+            "its last operation, or say --head logits"
+        )
     if scores.max() <= 0:
         sums = np.exp(scores).sum(axis=1)
         return "log-softmax" if np.abs(sums - 1).max() <= 10 * SIMPLEX_TOLERANCE else "logits"
-    if scores.min() < 0:
+    # Rounding takes what is not negative a little below 0.
+    if scores.min() < -SIMPLEX_TOLERANCE * scores.max():
         return "logits"
     sums = scores.sum(axis=1)
     if np.ptp(sums) <= SAME_SUM * sums.mean() and np.ptp(scores, axis=0).max() > DIFFERENT * sums.mean():

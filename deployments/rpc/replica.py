@@ -114,7 +114,11 @@ class Replica:
                 self._busy.discard(connection)
         finally:
             self.in_flight -= 1
-        self._keep(connection)
+        self._heard = time.monotonic()
+        if self._closed:
+            connection.abort()
+        else:
+            self._idle.append(connection)
         if kind == CLOSING:
             self.close()
             raise ReplicaGone
@@ -137,14 +141,6 @@ class Replica:
                     self._path.unlink()
             raise ReplicaGone from err
         return connection
-
-    def _keep(self, connection: Connection) -> None:
-        """Keep a connection, on which a reply has come, for the next call."""
-        self._heard = time.monotonic()
-        if self._closed:
-            connection.abort()
-        else:
-            self._idle.append(connection)
 
     async def _keep_watch(self) -> None:
         """Watch for a frozen replica, while calls to it are in flight."""
@@ -176,8 +172,8 @@ class Replica:
                     self._freeze(connection.pid)
                 await asyncio.wait([pong], timeout=LOOK_EVERY_S)
         await pong
-        self.is_frozen = False
-        self._keep(connection)
+        self.is_frozen, self._heard = False, time.monotonic()
+        connection.abort()
 
     def _freeze(self, pid: int) -> None:
         logger.warning("the process of a replica (%d) stands still; its batches are sent elsewhere", pid)

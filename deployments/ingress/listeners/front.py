@@ -56,16 +56,14 @@ class Front:
         if self._slot is not None or self._closing:
             return
         self._slot = slot = take(self._folder)
-        opened: list[HttpListener | GrpcListener | ReflectionListener] = []
         try:
             for name, listener in self._listeners.items():
                 # A replica that was killed has left it.
                 slot.path(name).unlink(missing_ok=True)
                 await listener.open(slot.path(name))
-                opened.append(listener)
         except BaseException:
             # Serve asks again, and may find what was missing.
-            await asyncio.gather(*(listener.close() for listener in opened))
+            await asyncio.gather(*(each.close() for each in self._listeners.values()), return_exceptions=True)
             slot.release()
             self._slot = None
             raise

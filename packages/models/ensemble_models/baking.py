@@ -57,6 +57,8 @@ def bake(
     _reshape(network, size, layout)
     drop_output_quantization(network)
     squeeze_scores(network)
+    if not network.output(0).get_element_type().is_real():
+        set_answer(network, opset13.convert(network.get_results()[0].input_value(0), "f32").output(0))
     if head is not None:
         if network.output(0).get_partial_shape()[1] == 1:
             with_two_classes(network, head)

@@ -45,14 +45,10 @@ async def classify(
     Raises:
         ScriptError: the URL is none, there is no server, or another one than this project's.
     """
+    key = os.environ.get(KEY)
     try:
         client = Client(
-            url,
-            key=os.environ.get(KEY),
-            ca_file=ca,
-            concurrency=concurrency,
-            patience_s=PATIENCE_S,
-            reconnect_s=PATIENCE_S,
+            url, key=key, ca_file=ca, concurrency=concurrency, patience_s=PATIENCE_S, reconnect_s=PATIENCE_S
         )
     except ValueError as err:
         raise ScriptError(f"--url {url}: {err}") from err
@@ -69,10 +65,9 @@ async def classify(
 
 def _error(err: BaseException) -> dict[str, Any]:
     """Describe an image's error; raise an error that is not the image's."""
-    if isinstance(err, NoResponse):
-        return {"error": {"code": NO_ANSWER, "message": str(err), "temporary": True}}
     if isinstance(err, OSError):
-        return {"error": {"code": "unreadable", "message": str(err), "temporary": True}}
+        code = NO_ANSWER if isinstance(err, NoResponse) else "unreadable"
+        return {"error": {"code": code, "message": str(err), "temporary": True}}
     if type(err) is EnsembleError:
         raise ScriptError(str(err)) from err
     if not isinstance(err, EnsembleError):

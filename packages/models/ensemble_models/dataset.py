@@ -291,13 +291,9 @@ def provenance(dataset: Dataset) -> dict[str, Any]:
 
 def check_unseen(model: Model, images: Dataset) -> None:
     """Raise ScriptError if a model was trained on some of the images; print a line if that is unknown."""
-    left_out = images_left_out(model, images)
-    if left_out is None:
-        print(
-            f"the metadata of {model.name!r} do not show whether it was trained on these images; it must not have been"
-        )
-        return
-    if _has_learnt(images, left_out):
+    if (left_out := images_left_out(model, images)) is None:
+        print(f"the metadata of {model.name!r} do not show whether it was trained on these images; it must not be")
+    elif _has_learnt(images, left_out):
         hint = f"name --hold-out {left_out}" if left_out >= FEWEST else "name other images, or train with --hold-out"
         raise ScriptError(
             f"{model.name!r} was trained on {images.path.name} with --hold-out {left_out}, so it has learnt some of "

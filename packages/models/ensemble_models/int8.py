@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import openvino as ov
@@ -39,12 +39,6 @@ class Recipe:
     preset: Literal["mixed", "performance"]
     bias_correction: Literal["fast", "accurate"] = "fast"
     left_out: Literal["none", "first layers"] = "none"
-
-
-# What is changed of the better preset. The second change takes minutes; it paid for a DenseNet (docs/models.md,
-# lab/training/README.md).
-FIRST_LAYERS: dict[str, Any] = {"left_out": "first layers"}
-ACCURATE: dict[str, Any] = {"bias_correction": "accurate"}
 
 
 @dataclass(frozen=True)
@@ -85,11 +79,12 @@ def search(load: Callable[[], ov.Model], pixels: Pixels, enough: float) -> Quant
     tried = [quantized(Recipe("mixed")), quantized(Recipe("performance"))]
     best = nearest(tried)
     if best.drop > enough or is_large:
-        tried.append(first := quantized(replace(best.recipe, **FIRST_LAYERS)))
+        tried.append(first := quantized(replace(best.recipe, left_out="first layers")))
         if best.drop > enough or first.divergence <= WORTH * best.divergence:
             best = nearest([best, first])
     if best.drop > enough:
-        tried.append(accurate := quantized(replace(best.recipe, **ACCURATE)))
+        # It takes minutes, and paid for a DenseNet (docs/models.md, lab/training/README.md).
+        tried.append(accurate := quantized(replace(best.recipe, bias_correction="accurate")))
         best = nearest([best, accurate])
     lines = [(*asdict(each.recipe).values(), f"{each.divergence:.4f}", f"{each.drop:.2f}") for each in tried]
     headings = ("preset", "bias correction", "layers left in float", "KL divergence, nats", "expected loss, points")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -29,7 +28,10 @@ def rename(models: list[Model], file: Path, permute: bool = False) -> None:
             raise ScriptError(
                 f"{file} has {len(names)} names; version {model.version} of {model.name!r} has {count} classes"
             )
-        if (moved := moves(model.labels or (), names)) and not permute:
+        old = model.labels or ()
+        # Classes whose new name is another class' old one.
+        moved = [pair for pair in zip(old, names, strict=False) if pair[0] != pair[1] and pair[1] in old]
+        if moved and not permute:
             shown = "; ".join(f"{old!r} becomes {new!r}" for old, new in moved[:3])
             raise ScriptError(
                 f"{file} gives {len(moved)} classes of version {model.version} of {model.name!r} names that other "
@@ -43,11 +45,6 @@ def rename(models: list[Model], file: Path, permute: bool = False) -> None:
         print(
             f"renamed the {len(names)} classes of version {model.version} of {model.name}: {', '.join(names[:3])}, ..."
         )
-
-
-def moves(old: Sequence[str], new: Sequence[str]) -> list[tuple[str, str]]:
-    """List the classes, by old and new name, whose new name is another class' old one."""
-    return [(before, after) for before, after in zip(old, new, strict=False) if before != after and after in old]
 
 
 @click.command("labels", cls=Command)

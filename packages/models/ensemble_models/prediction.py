@@ -166,9 +166,11 @@ def measured_predictions(
     """
     parts: list[list[Probabilities]] = [[] for _ in candidates]
     took: list[list[float]] = [[] for _ in candidates]
+    images = zip(dataset.names, dataset.read(), strict=True)
     bar = tqdm(total=len(dataset), desc="predict", unit="img", leave=False, disable=None)
     with bar, asyncio.Runner() as loop:
-        for names, encoded in _chunks(dataset):
+        while chunk := list(islice(images, AT_ONCE)):
+            names, encoded = [name for name, _ in chunk], [image for _, (image, _) in chunk]
             made: dict[str, Any] = {AsSent().key: encoded}
             for candidate, outputs, times in zip(candidates, parts, took, strict=True):
                 wanted = candidate.wanted
@@ -189,12 +191,6 @@ def computed_in() -> str:
     """Return the type in which OpenVINO computes float models on this CPU, `f32` or `bf16`; top-1 depends on it."""
     hint: ov.Type = ov.Core().get_property("CPU", "INFERENCE_PRECISION_HINT")
     return str(hint.to_string())
-
-
-def _chunks(dataset: Dataset) -> Iterator[tuple[list[str], list[bytes]]]:
-    images = zip(dataset.names, dataset.read(), strict=True)
-    while chunk := list(islice(images, AT_ONCE)):
-        yield [name for name, _ in chunk], [encoded for _, (encoded, _) in chunk]
 
 
 def network_probabilities(network: ov.Model, pixels: Pixels) -> Probabilities:

@@ -106,6 +106,12 @@ COMPOSE = """Compose(
       Normalize(mean=tensor([0.5000, 0.5000, 0.5000]), std=[0.5, 0.5, 0.5], inplace=False)
 )"""
 SQUARE = "Compose(\n  Resize(size=(16, 16), interpolation=bilinear)\n  ToTensor()\n)"
+SEQUENTIAL = """Sequential(
+  (0): Resize(size=[20], interpolation=bilinear, antialias=True)
+  (1): CenterCrop(size=(16, 16))
+  (2): ConvertImageDtype()
+  (3): Normalize(mean=[0.5, 0.5, 0.5], std=[0.5, 0.5, 0.5])
+)"""
 # By the exporter, as the page names it: its files, and the normalization, resize, crop ratio and filter they state.
 RIGHT: dict[str, tuple[dict[str, Any], tuple[str, str, float, str]]] = {
     "Ultralytics": ({"metadata_yaml": YOLO}, ("unit", "crop", 1.0, "bilinear")),
@@ -162,6 +168,10 @@ RIGHT: dict[str, tuple[dict[str, Any], tuple[str, str, float, str]]] = {
     "torchvision, a printed `Compose` of transforms v2": (
         {"transforms_txt": COMPOSE, "classes_json": {name: at for at, name in enumerate(LABELS)}},
         ("symmetric", "crop", 0.8, "bicubic"),
+    ),
+    "torchvision, a printed `torch.nn.Sequential`": (
+        {"transforms_txt": SEQUENTIAL, "labels_txt": "\n".join(LABELS)},
+        ("symmetric", "crop", 0.8, "bilinear"),
     ),
     "torchvision, a printed `Compose` that stretches": (
         {"transforms_txt": SQUARE, "labels_txt": "\n".join(LABELS)},
@@ -274,6 +284,48 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str, str]] = {
         "GaussianBlur is a step that is not read",
         "`--resize` or `--crop-ratio`",
     ),
+    "transforms as a program has them, and not as they are printed": (
+        {"transforms_txt": "transforms.Compose([transforms.Resize(20), transforms.ToTensor()])"},
+        ModelError,
+        "has no step on a line of its own",
+        "the printed transforms",
+    ),
+    "a step of a processor that `prepare` does not read": (
+        {"preprocessor_config_json": {**VIT, "do_pad": True}},
+        ScriptError,
+        "do_pad is a step that is not read",
+        "`--resize` or `--crop-ratio`",
+    ),
+    "a processor that does not resize": (
+        {"preprocessor_config_json": {**VIT, "do_resize": False}},
+        ScriptError,
+        "does not name height and width to resize to",
+        "`--resize` or `--crop-ratio`",
+    ),
+    "a processor that normalizes, without a mean": (
+        {"preprocessor_config_json": {**VIT, "image_mean": None}},
+        ScriptError,
+        "normalizes, but does not have image_mean",
+        "`--mean` or `--normalize`",
+    ),
+    "a standard deviation of 0": (
+        {"preprocessor_config_json": {**VIT, "image_std": [0, 0, 0]}},
+        ModelError,
+        "a standard deviation is not above 0",
+        "three numbers above 0",
+    ),
+    "a `crop_pct` that is no number": (
+        {"config_json": {**TIMM, "pretrained_cfg": {**TIMM["pretrained_cfg"], "crop_pct": "0.9"}}},
+        ModelError,
+        r"config\.json is not understood",
+        "a number",
+    ),
+    "another size than the model's own": (
+        {"metadata_yaml": {**YOLO, "imgsz": [32, 32]}},
+        ScriptError,
+        "takes 16 x 16 pixels, and metadata.yaml: .* says 32 x 32; say which by --size",
+        "`--size`",
+    ),
     "a damaged `config.json`": ({"config_json": "{"}, ModelError, "config.json is damaged", "the whole file"),
     "another number of classes than the model has": (
         {"labels_txt": "a\nb", "transforms_txt": SQUARE},
@@ -352,6 +404,8 @@ def test_labels_in_every_usual_form(name: str, content: bytes) -> None:
         ("a.txt", b"type 0\ntype 1", ("type 0", "type 1")),
         ("a.txt", b"3 stars\n5 stars", ("3 stars", "5 stars")),
         ("a.txt", b"crane, bird\ncrane, machine", ("crane, bird", "crane, machine")),
+        ("a.txt", b"0 crane\n1 crane\n2 eel", ("crane (0)", "crane (1)", "eel")),
+        ("a.csv", b"0,eel\n1,crane\n2,crane", ("eel", "crane (1)", "crane (2)")),
     ],
 )
 def test_names_with_numbers_and_commas_stay(name: str, content: bytes, names: tuple[str, ...]) -> None:

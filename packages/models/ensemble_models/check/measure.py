@@ -189,7 +189,10 @@ def measured(
     """
     labels = indices(dataset, names, "the models")
     outputs, costs = measured_predictions(candidates, dataset)
-    scores, ensembles = _scores(candidates, outputs, labels), list[Score]()
+    scores, ensembles = list[Score](), list[Score]()
+    for each, output in zip(candidates, outputs, strict=True):
+        right = output.argmax(axis=1) == labels
+        scores.append(Score.of(each.name, each.precision, output.max(axis=1), right, each.version))
     sentences, findings = list[str](), list[str]()
     for rows in selections(candidates, list(weights)):
         parts, chosen = [scores[row] for row in rows.values()], {name: outputs[row] for name, row in rows.items()}
@@ -202,10 +205,7 @@ def measured(
             alone = f"answers {walk.stops[0]:.1%} of the images by {cascade.order[0]} alone"
             sentences.append(f"{joined(parts)} ensemble: the cascade {alone}.")
         if not findings:
-            findings = [
-                *confusions(answers, labels, names),
-                *disagreements(members, answers, names, dataset),
-            ]
+            findings = [*confusions(answers, labels, names), *disagreements(members, answers, names, dataset)]
         if len(rows) < 2:
             continue
         best = max(rows.values(), key=lambda row: scores[row].top1)
@@ -215,7 +215,12 @@ def measured(
             members_served = ", ".join(f"{score.name} {score.version}" for score in parts)
             sentences.append(f"The configuration serves the {joined(parts)} ensemble: {members_served}.")
         sentences.append(gain(ensembles[-1], parts, difference))
-    sentences += [*findings, *_learnt(candidates, dataset)]
+    sentences += findings
+    for each in candidates:
+        if each.model is not None and (use := used_for(each.model, dataset)):
+            sentences.append(
+                f"{each.name} {each.version} was {use} these images, so its figures are too high; take other images."
+            )
     return Results([*scores, *ensembles], sentences, _choice(candidates, outputs, costs, labels, list(weights)))
 
 
@@ -241,13 +246,6 @@ def _choice(
     return Choice(Panel(Members(scores, labels, dict.fromkeys(rows, 1.0), costs_ms)), megabytes)
 
 
-def _learnt(candidates: Sequence[Candidate], dataset: Dataset) -> Iterator[str]:
-    """Name the models that the images helped to make, as far as metadata show it."""
-    for each in candidates:
-        if each.model is not None and (use := used_for(each.model, dataset)):
-            yield f"{each.name} {each.version} was {use} these images, so its figures are too high; take other images."
-
-
 def selections(candidates: Sequence[Candidate], names: Sequence[str]) -> list[dict[str, int]]:
     """Select the versions that make an ensemble, positions by name: the served ones, the float ones, the int8 ones.
 
@@ -265,10 +263,3 @@ def selections(candidates: Sequence[Candidate], names: Sequence[str]) -> list[di
         if len(rows) == len(names) and rows not in found:
             found.append(rows)
     return found
-
-
-def _scores(candidates: Sequence[Candidate], outputs: Sequence[Probabilities], labels: Truth) -> list[Score]:
-    return [
-        Score.of(each.name, each.precision, output.max(axis=1), output.argmax(axis=1) == labels, each.version)
-        for each, output in zip(candidates, outputs, strict=True)
-    ]

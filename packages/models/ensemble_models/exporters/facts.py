@@ -147,10 +147,13 @@ def framing(resized: int | tuple[int, int] | None, cropped: tuple[int, int] | No
     elif isinstance(resized, int) and cropped is not None and cropped[0] == cropped[1] <= resized:
         yield from (Fact("size", cropped, where), Fact("resize", "crop", where))
         yield Fact("crop_ratio", cropped[0] / resized, where)
-    elif resized is not None or cropped is not None:
+    else:
+        does = f"resizes to {resized} and crops {cropped}, which the server can't"
         if cropped is not None:
             yield Fact("size", cropped, where)
-        yield Fact("resize", None, f"{where} resizes to {resized} and crops {cropped}, which the server can't")
+        elif resized is None:
+            does = "does not name height and width to resize to"
+        yield Fact("resize", None, f"{where} {does}")
 
 
 def scaling(
@@ -158,6 +161,8 @@ def scaling(
 ) -> Iterator[Fact]:
     """State mean and std of a model that takes (pixel * factor - offset - mean) / std, pixels from 0 to 255."""
     white = WHITE * factor
+    if not min(value / white for value in std) > 0:
+        raise ModelError(f"{where}: a standard deviation is not above 0")
     yield Fact("mean", tuple(round((value + offset) / white, 9) for value in mean), where)
     yield Fact("std", tuple(round(value / white, 9) for value in std), where)
 

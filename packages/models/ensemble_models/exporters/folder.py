@@ -12,8 +12,8 @@ import openvino as ov
 import yaml
 
 from deployments.repository.errors import ModelError
-from ensemble_models.exporters import forms, network, printed, tflite
-from ensemble_models.exporters.facts import Description, Fact, Stated
+from ensemble_models.exporters import forms, network, tflite
+from ensemble_models.exporters.facts import Description, Fact
 from ensemble_models.exporters.names import read_bytes, read_names, text_of
 
 MODELS = (".onnx", ".tflite", ".pdmodel", ".xml")
@@ -68,17 +68,13 @@ def default_name(path: Path) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).lstrip("-_.") or stem
 
 
-def stated(path: Path, read: ov.Model) -> Stated:
+def facts(path: Path, read: ov.Model) -> Iterator[Fact]:
     """Collect what a model and the files beside it state; `path` is the model's, and `read` the model.
 
     Raises:
         ModelError: a description is damaged, or it describes no classifier of images.
         OSError: a file can't be read.
     """
-    return Stated.of(_facts(path, read))
-
-
-def _facts(path: Path, read: ov.Model) -> Iterator[Fact]:
     folders = [path.parent, *([path.parent.parent] if path.parent.name in INNER else [])]
     if path.is_dir():
         folders.insert(0, path)
@@ -94,7 +90,7 @@ def _facts(path: Path, read: ov.Model) -> Iterator[Fact]:
     yield from forms.read(network.properties(read, path.name))
     for file in (folder / TRANSFORMS for folder in folders):
         if file.is_file():
-            yield from printed.transforms(text_of(read_bytes(file), file), file.name)
+            yield from forms.transforms(text_of(read_bytes(file), file), file.name)
     for folder in folders:
         yield from _labels(folder, path)
     inside = list(network.first_operations(read))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,12 +27,35 @@ OF_ITS_OWN = "so that each class has a probability of its own, and a member's cl
 # As OpenVINO and Python write it.
 YES = ("YES", "True", "true", "1")
 RESIZE_TYPES = {"standard": "stretch", "crop": "crop", "fit_to_window_letterbox": "letterbox"}
+# What a processor of transformers does and `processor` reads; pixels are RGB in any case.
+STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_flip_channel_order", "do_convert_rgb"}
 # From this side on ConvNeXT's processor stretches; LeViT's resizes to 256 of 224 pixels.
 STRETCHED, LEVIT = 384, 256 / 224
 
+PRESET = "ImageClassification"
+# `torch.nn.Sequential` numbers its steps.
+STEP = re.compile(r"^\s*(?:\(\d+\): )?(\w+)\((.*)\)\s*$", re.MULTILINE)
+FIELD = re.compile(r"(\w+)=(?:tensor\()?(\[[^\]]*\]|\([^)]*\)|[\w.+-]+)")
+# Steps that change no pixel, and those that make pixels from 0 to 1 of pixels from 0 to 255.
+PLAIN = frozenset({"Compose", "PILToTensor", "ToImage", "RGB", "ToPureTensor", "MaybePILToTensor"})
+SCALING = frozenset({"ToTensor", "MaybeToTensor", "ConvertImageDtype", "ToDtype"})
+
 
 def read(said: Description) -> Iterator[Fact]:
-    """Read the facts of a description, by the fields that tell its form; none of an unknown form."""
+    """Read the facts of a description, by the fields that tell its form; none of an unknown form.
+
+    Raises:
+        ModelError: a field has a value that the exporter does not write, or the model is no classifier.
+    """
+    try:
+        yield from _read(said)
+    except ModelError:
+        raise
+    except (TypeError, ValueError, KeyError, ArithmeticError) as err:
+        raise ModelError(f"{said.where} is not understood: {err}") from err
+
+
+def _read(said: Description) -> Iterator[Fact]:
     if said.get("task") is not None and said.get("names") is not None:
         yield from ultralytics(said)
     if said.get("pretrained_cfg") is not None:
@@ -95,8 +120,13 @@ def processor(said: Description) -> Iterator[Fact]:
     elif isinstance(resized, int) and said.get("crop_pct"):
         resized = int(resized / said.get("crop_pct"))
     yield from framing(resized, cropped, f"{said.where}: size, crop_size")
+    for name in said.fields:
+        if name.startswith("do_") and said.get(name) is True and name not in STEPS:
+            yield Fact("resize", None, f"{said.where}: {name} is a step that is not read")
     factor = said.get("rescale_factor", 1 / WHITE) if said.get("do_rescale", True) else 1.0
     has_mean = said.get("do_normalize", said.get("image_mean") is not None)
+    if has_mean and (said.get("image_mean") is None or said.get("image_std") is None):
+        yield Fact("mean", None, f"{said.where} normalizes, but does not have image_mean and image_std")
     mean, std = (
         numbers(said.get(key, plain)) if has_mean else (plain,) * 3
         for key, plain in (("image_mean", 0.0), ("image_std", 1.0))
@@ -164,3 +194,47 @@ def _of_pytorch(where: str, *but: str) -> Iterator[Fact]:
     """State what holds for every model of a library for PyTorch."""
     facts = {"order": "RGB", "layout": "NCHW"}
     yield from (Fact(name, value, where) for name, value in facts.items() if name not in but)
+
+
+def transforms(text: str, where: str) -> Iterator[Fact]:
+    """Read the transforms of torchvision or timm as `str(transforms)` in Python prints them.
+
+    Raises:
+        ModelError: a field of a step has a value that its library does not print.
+    """
+    is_preset = text.lstrip().startswith(PRESET)
+    steps = [(PRESET, text)] if is_preset else STEP.findall(text)
+    if not {name for name, _ in steps} - PLAIN:
+        raise ModelError(f"{where} has no step on a line of its own, as Python prints `print(transforms)`")
+    resized: Any = None
+    cropped: Any = None
+    factor, mean, std = 1.0, (0.0,) * 3, (1.0,) * 3
+    for name, written in steps:
+        said = Description(f"{where}: {name}", {key: _value(value) for key, value in FIELD.findall(written)})
+        if name in {PRESET, "Resize"}:
+            resized = said.get("resize_size", said.get("size"))
+            yield from said.facts({"interpolation": ("interpolation", interpolation)})
+            if said.get("max_size") is not None:
+                yield Fact("resize", None, f"{where}: max_size of Resize is not read")
+        if name in {PRESET, "CenterCrop"}:
+            cropped = said.get("crop_size", said.get("size"))
+        if name in {PRESET, "Normalize"}:
+            mean, std = numbers(said.get("mean")), numbers(said.get("std"))
+        if name == PRESET or (name in SCALING and said.get("scale", True)):
+            factor = 1 / WHITE
+        if name not in {PRESET, "Resize", "CenterCrop", "Normalize", *SCALING, *PLAIN}:
+            yield from (Fact(fact, None, f"{where}: {name} is a step that is not read") for fact in ("resize", "mean"))
+    shorter = resized[0] if isinstance(resized, list | tuple) and len(resized) == 1 else resized
+    exact = tuple(shorter) if isinstance(shorter, list | tuple) else shorter
+    side = cropped * 2 if isinstance(cropped, list | tuple) and len(cropped) == 1 else cropped
+    yield from framing(exact, tuple(side) if isinstance(side, list | tuple) else side and (side, side), where)
+    yield from scaling(factor, mean, std, where)
+    yield Fact("order", "RGB", f"{where}: as Pillow reads images")
+    yield Fact("layout", "NCHW", f"{where}: as PyTorch's models take images")
+
+
+def _value(written: str) -> Any:
+    try:
+        return ast.literal_eval(written)
+    except (ValueError, SyntaxError):
+        return written

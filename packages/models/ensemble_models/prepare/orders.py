@@ -16,15 +16,24 @@ ALPHABETICAL, GIVEN, IMAGES = "alphabetical", "given", "images"
 
 
 class Permuted(ScriptError):
-    """The outputs are in another order than any that was expected.
+    """The outputs are in another order than any that was expected; the message names the first pairs.
 
     Attributes:
         found: for each output, the index of the class that it answers, int64 [classes].
     """
 
-    def __init__(self, message: str, found: Truth) -> None:
-        super().__init__(message)
-        self.found = found
+    def __init__(self, better: tuple[Truth, Interval], names: Sequence[str], order: str) -> None:
+        """Describe a better assignment than the classes in the order of this name; see `assignment`."""
+        self.found, difference = better
+        pairs = [(output, names[self.found[output]], name) for output, name in enumerate(names)]
+        moved = [each for each in pairs if each[1] != each[2]]
+        shown = ", ".join(f"output {output} answers {new!r} and not {old!r}" for output, new, old in moved[:3])
+        super().__init__(
+            f"the outputs are in another order than the {order} one of the classes: {shown}"
+            f"{', ...' if moved[3:] else ''}; with the order that these images show, {difference.mean:.1f} points more "
+            "are right. Name the outputs by --labels FILE, in the order of the training, or take what the images show "
+            "by --class-order images"
+        )
 
 
 def natural(name: str) -> list[tuple[int, str]]:
@@ -95,16 +104,3 @@ def most_frequent(answers: Truth, labels: Truth, classes: int) -> Truth:
     for output in np.flatnonzero(found < 0).tolist():
         found[output] = left.pop(left.index(output) if output in left else 0)
     return found
-
-
-def permuted(better: tuple[Truth, Interval], names: Sequence[str], order: str) -> Permuted:
-    """Make the error that images show another order of the outputs, which names the first pairs."""
-    found, difference = better
-    pairs = [(output, names[found[output]], name) for output, name in enumerate(names) if found[output] != output]
-    shown = ", ".join(f"output {output} answers {new!r} and not {old!r}" for output, new, old in pairs[:3])
-    return Permuted(
-        f"the outputs are in another order than the {order} one of the classes: {shown}{', ...' if pairs[3:] else ''}; "
-        f"with the order that these images show, {difference.mean:.1f} points more are right. Name the outputs by "
-        "--labels FILE, in the order of the training, or take what the images show by --class-order images",
-        found,
-    )

@@ -61,7 +61,13 @@ class Preparation:
         check_ends(source.network)
         shape = source.network.input(0).get_partial_shape()
         self._layout = layout_of(shape, self._known("layout"))
-        size = self._known("size") or static_size(source.network, self._layout)
+        own, stated = static_size(source.network, self._layout), source.get("size")
+        if stated and own and stated != own and not args.size:
+            raise ScriptError(
+                f"{args.source} takes {own[0]} x {own[1]} pixels, and {source.stated.where.get('size', 'its library')} "
+                f"says {stated[0]} x {stated[1]}; say which by --size"
+            )
+        size = args.size or stated or own
         if size is None:
             raise ScriptError(f"{args.source} takes images of any size; say which by --size HEIGHT WIDTH")
         self._size: Size = size

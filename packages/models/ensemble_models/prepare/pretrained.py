@@ -15,7 +15,7 @@ import openvino as ov
 from deployments.entry_points import did_you_mean
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import sha256
-from ensemble_models.exporters import forms, printed
+from ensemble_models.exporters import forms
 from ensemble_models.exporters.facts import Description, Stated
 from ensemble_models.prepare.source import Source
 
@@ -52,7 +52,7 @@ def _torchvision(torchvision: Any, name: str, weights: Weights) -> Source:
         raise ModelError(f"no model {name!r} in torchvision {torchvision.__version__}{did_you_mean(name, known)}")
     official = models.get_model_weights(name).DEFAULT
     origin = {"model": name, "torchvision": torchvision.__version__}
-    facts = Stated.of(printed.transforms(str(official.transforms()), f"the transforms of {official}"))
+    facts = Stated.of(forms.transforms(str(official.transforms()), f"the transforms of {official}"))
     size = facts.values["size"]
     if weights == "random":
         origin |= {"weights": "random", "seed": SEED}

@@ -18,7 +18,7 @@ from deployments.repository.errors import ModelError, reason
 from deployments.repository.repository import sha256
 from ensemble_models.baking import Color
 from ensemble_models.exporters.facts import Stated
-from ensemble_models.exporters.folder import model_in, stated
+from ensemble_models.exporters.folder import facts, model_in
 
 WHITE = 255
 # By the name that --normalize has for it: mean and standard deviation of pixels scaled to 0 to 1, red first.
@@ -173,4 +173,4 @@ def read(given: Path) -> Source:
         known = ", ".join(READABLE)
         raise ModelError(f"OpenVINO can't read {path}: {what}; it reads {known}, SavedModel ({reason(err)})") from err
     digest = {"sha256": sha256(path)} if path.is_file() else {}
-    return Source(network, {"file": path.name, **digest}, stated(path, network))
+    return Source(network, {"file": path.name, **digest}, Stated.of(facts(path, network)))

@@ -14,7 +14,7 @@ from deployments.contract.payload import Pixels, Probabilities
 from deployments.contract.preprocessing import Preprocessing
 from ensemble_models.dataset import decode
 from ensemble_models.options import Table
-from ensemble_models.prepare.orders import GIVEN, assignment, most_frequent, permuted
+from ensemble_models.prepare.orders import GIVEN, Permuted, assignment, most_frequent
 from ensemble_models.prepare.source import WHITE, Normalization, usual
 from ensemble_models.statistics import Interval, Truth, hits, less_surprised, log_loss
 from scripts.errors import ScriptError
@@ -224,7 +224,7 @@ def _check_order(every: Sequence[Normalization], trial: Trial, way: Preprocessin
     outputs = trial.race([(each, way) for each in every], measure=trial.assigned)
     best = max(outputs, key=lambda each: (len(each), trial.assigned(each).mean(), trial.best_order(each).mean()))
     if (better := assignment(best.argmax(1), trial.labels[: len(best)], best.shape[1])) is not None:
-        raise permuted(better, trial.orders[trial.order], trial.order)
+        raise Permuted(better, trial.orders[trial.order], trial.order)
 
 
 def _likeliest(

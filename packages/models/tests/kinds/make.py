@@ -61,6 +61,10 @@ def percent(scores: ov.Node) -> ov.Node:
     return ops.multiply(softmax(scores), np.float32(100))
 
 
+def levels(scores: ov.Node) -> ov.Node:
+    return ops.convert(ops.multiply(softmax(scores), np.float32(255)), "u8")
+
+
 def relu(scores: ov.Node) -> ov.Node:
     return ops.relu(ops.add(scores, np.float32(5)))
 

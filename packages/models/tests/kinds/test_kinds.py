@@ -172,6 +172,9 @@ KINDS = [
     Kind("a sigmoid of other operations", trained(head=make.sigmoid_by_hand), "`--head`", "all from 0 to 1, and do not sum to 1.*--head", ("--head", "sigmoid")),  # noqa: E501
     Kind("percentages", trained(head=make.percent)),
     Kind("ReLU behind the last layer", trained(head=make.relu), "`--head`", "no score is negative.*--head", ("--head", "logits")),  # noqa: E501
+    Kind("whole numbers from 0 to 255, of a softmax", trained(head=make.levels)),
+    Kind("softplus behind the last layer", trained(head=ops.softplus), "`--head`", "say by --head", ("--head", "shares")),  # noqa: E501
+    Kind("tanh behind the last layer", trained(head=ops.tanh), "the model without it, or `--head`", "by a Tanh.*--head logits", ("--head", "logits")),  # noqa: E501
     Kind("one output for two classes: sigmoid, [N,1]", trained(TWO, head=second_of_two(ops.sigmoid)), colours=TWO, draw=MANY),  # noqa: E501
     Kind("one output for two classes: sigmoid, [N]", trained(TWO, head=second_of_two(ops.sigmoid, flat=True)), colours=TWO, draw=MANY),  # noqa: E501
     Kind("one output for two classes, for the first one", trained(dict(reversed(TWO.items())), head=second_of_two(ops.sigmoid)), "`--labels`, or `--class-order images`", "--class-order images", ("--class-order", "images"), colours=TWO, draw=MANY),  # noqa: E501

@@ -101,7 +101,7 @@ def test_weights_of_another_network_are_refused() -> None:
 def test_prepare_needs_no_more_than_the_name(tmp_path: Path, name: str) -> None:
     call(prepare.main, name, "--repository", tmp_path)
     model = find(tmp_path, name, 1)
-    side = efficientnet.PUBLISHED[name].side
+    side, _ = efficientnet.PUBLISHED[name]
     assert len(set(model.metadata["classes"])) == 1000
     assert model.metadata["classes"][:2] == ["tench", "goldfish"]
     assert (model.metadata["input"]["height"], model.metadata["input"]["width"]) == (side, side)
