@@ -109,9 +109,9 @@ class Reader:
             self._stop()
 
     def _run(self, step: Step) -> str:
-        reason = next((why for start, why in KNOWN["skipped"].items() if step.command.startswith(start)), None)
-        if reason:
-            return f"left out: {reason}"
+        starts = [start for start in KNOWN["skipped"] if step.command.startswith(start)]
+        if starts:
+            return f"left out: {KNOWN['skipped'][max(starts, key=len)]}"
         if step.command.startswith(tuple(KNOWN["servers"])):
             self._serve(step.command)
             return "serves"
