@@ -1,7 +1,5 @@
 """The combiner: the members' probabilities in, the ensemble's probabilities out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from typing import Annotated

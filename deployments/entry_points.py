@@ -4,8 +4,6 @@ A *plugin* is a distribution, a *feature* is what it adds, and an *entry point* 
 plugin: its own kinds of members, combinations and protocols are entry points, too. A process reads the names once.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """Finds the folders that other users can change: the server reads, writes and locks nothing there."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

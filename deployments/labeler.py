@@ -1,7 +1,5 @@
 """The labeler: probabilities of the ensemble in, answers out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

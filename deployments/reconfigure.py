@@ -1,7 +1,5 @@
 """Applies `user_config`, section by section, to the nodes of a process: all of it or none."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from typing import Any

@@ -5,8 +5,6 @@ ensemble classify tests/cat.jpg
 eval "$(ensemble completion)"      # in bash, or in zsh after bashcompinit
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The mistakes that a command's user can make, and how they are reported: in one line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """The parser of a command line."""
 
-from __future__ import annotations
-
 import argparse
 
 

@@ -1,7 +1,5 @@
 """A home for a user who has none, as a container's user without a name, or none to write to."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

@@ -9,8 +9,6 @@ A key is printed once, when it is made; the file holds its SHA-256. A running se
 `rotate` makes another key for a name, with the same rate; the previous key is accepted for some hours more.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import tempfile

@@ -1,7 +1,5 @@
 """Checks Serve's part of a Serve config by Serve's own schema, strictly: Serve itself ignores unknown fields."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

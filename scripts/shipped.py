@@ -1,7 +1,5 @@
 """This project as it is installed: the files that ship beside its packages, and other code that hides these."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from importlib.machinery import PathFinder

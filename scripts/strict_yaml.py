@@ -3,8 +3,6 @@
 `serve run` and KubeRay read YAML 1.1, in which `yes`, `017` and `1:00` are true, 15 and 60; other tools read YAML 1.2.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence

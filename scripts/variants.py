@@ -1,7 +1,5 @@
 """Which variant of its version a member serves on this machine, in words."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from deployments.contract.errors import ConfigurationError

@@ -1,7 +1,5 @@
 """The graph's output for an image; `ensemble_serving.answer` has the fields of the JSON answer."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from deployments.contract.payload import Probabilities

@@ -1,7 +1,5 @@
 """The sender of a request, for admission."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 from ipaddress import IPv6Network

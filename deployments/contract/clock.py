@@ -3,8 +3,6 @@
 All processes that a server starts on its machine have one clock: the server sets it by an environment variable.
 """
 
-from __future__ import annotations
-
 import os
 import time
 

@@ -1,7 +1,5 @@
 """Counters, and the tags of metrics; `deployments.observe.metrics` reports them to Prometheus."""
 
-from __future__ import annotations
-
 from collections import Counter as Tally
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Host names and addresses, as in configurations and in the header `Host`; and the address of this machine."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 

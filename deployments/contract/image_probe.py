@@ -4,8 +4,6 @@ The probe decides where an image waits and what it counts for, never whether it 
 reads headers again, with the library that decodes them.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Iterator

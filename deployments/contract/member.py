@@ -1,7 +1,5 @@
 """A member of the ensemble: the configuration that every kind has, its signature, and what its node does."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 

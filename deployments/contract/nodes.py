@@ -1,7 +1,5 @@
 """The protocols of nodes: one of every node, and further protocols of some nodes."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable

@@ -1,7 +1,5 @@
 """The options of a request: a new one is a field here, and every protocol and the OpenAPI document have it."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import msgspec

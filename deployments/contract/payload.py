@@ -1,7 +1,5 @@
 """The payload of a batch: a row per image, as a list, an array, or several of them by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 

@@ -1,7 +1,5 @@
 """The inputs of members: the transformer makes each once per image, for all members that want the same."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """A share that was counted, with its 95 % interval."""
 
-from __future__ import annotations
-
 import math
 
 # Quantile of the normal distribution for 95 %.

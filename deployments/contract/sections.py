@@ -4,8 +4,6 @@ The core's schema names no field of a feature. A part of the configuration is `E
 class does not have is looked for in the sections of the installed features.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 

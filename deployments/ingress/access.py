@@ -1,7 +1,5 @@
 """Authentication and rates: callers show an API key, alike for every protocol."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

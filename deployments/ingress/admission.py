@@ -1,7 +1,5 @@
 """Admission: checked as a request comes, before its body is read, and once more with its images."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

@@ -5,8 +5,6 @@ under load it queues many small batches, and an idle server makes a single reque
 is free: a single request leaves at once, and images that arrive while the graph is busy leave together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from deployments.ingress.settings import IngressSettings

@@ -1,7 +1,5 @@
 """`POST /classify`: an image as the body, or several in a form; this project's own way to ask."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any

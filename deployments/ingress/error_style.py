@@ -1,7 +1,5 @@
 """The forms of errors over HTTP: each protocol has its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

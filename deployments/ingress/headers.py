@@ -1,7 +1,5 @@
 """The headers of a request: who sends it, whether it may come, and what it asks for."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache

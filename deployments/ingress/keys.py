@@ -8,8 +8,6 @@ A key that is being replaced has an end, and then its name has a second key. Key
 needs no salt.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import logging

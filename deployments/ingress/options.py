@@ -1,7 +1,5 @@
 """Reads a request's options, from wherever its protocol has them; each way ends in one `Options`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from reprlib import Repr
 from typing import Any

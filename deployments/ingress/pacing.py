@@ -1,7 +1,5 @@
 """How fast images are answered, and so how long one more would wait; and how fast refusals leave."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

@@ -1,7 +1,5 @@
 """Where admitted images wait: single images in, batches through the graph."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import deque

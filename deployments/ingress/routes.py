@@ -1,7 +1,5 @@
 """The paths of HTTP and the methods of gRPC that protocols and extensions serve, each with its handler."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """A member asked by itself: pixels in, its own answer out, within the limits of the ensemble's images."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The counts of a model, as the statistics extension of the Open Inference Protocol has it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Requests whose bodies are arriving: how long each may take, and whose gives way when too much arrives at a time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from typing import Protocol

@@ -1,7 +1,5 @@
 """The kinds of members: this project's, one file each, and the kinds of plugins."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SerializeAsAny

@@ -4,8 +4,6 @@ Without VNNI, products of eight bits are added up in sixteen, and larger sums ar
 tell such CPUs apart, so a model of one convolution does: https://github.com/openvinotoolkit/openvino/issues/25342.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import cache
 

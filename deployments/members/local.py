@@ -1,7 +1,5 @@
 """The members whose models are in a model repository and run on this machine, whatever library runs them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Members that OpenVINO runs on this machine; the kind of a member whose entry has no `kind`."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

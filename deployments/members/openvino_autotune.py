@@ -1,7 +1,5 @@
 """What a model computes fastest with, and what it costs: measured once, and kept in the user's cache folder."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """The configuration of members that OpenVINO runs on this machine."""
 
-from __future__ import annotations
-
 from typing import Literal, Self
 
 from pydantic import Field, model_validator

@@ -1,7 +1,5 @@
 """Chooses the variant of a version that a member serves: float, int8, or the fastest on this CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """The predictor: one OpenVINO model, uint8 pixels in, probabilities out."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Sequence

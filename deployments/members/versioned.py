@@ -1,7 +1,5 @@
 """A local member whose model version is replaced while it serves: the new one is loaded first, then swapped in."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

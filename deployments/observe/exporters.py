@@ -3,8 +3,6 @@
 `otlp` and `console` are the SDK's own, with their standard settings; `file` comes with `ensemble-capacity`.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Mapping, Sequence

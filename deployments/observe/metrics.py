@@ -5,8 +5,6 @@ the replica, too.
 Names and units: https://prometheus.io/docs/practices/naming/. Ray adds `_total` to a counter's name.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """Observes calls, whatever their protocol, and batches: traces, metrics, and what features and autoscaling go by."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

@@ -1,7 +1,5 @@
 """The files behind this process's standard output and error, in which libraries write a line per damaged image."""
 
-from __future__ import annotations
-
 import os
 import stat
 

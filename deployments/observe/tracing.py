@@ -7,8 +7,6 @@ trace, exports and flushes, whichever processes the nodes run in.
 Names: https://opentelemetry.io/docs/specs/semconv/; names that the conventions do not have begin with `ensemble.`.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A member as the ensemble calls it: it may answer, fail, be late with its answer, or have no replica."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

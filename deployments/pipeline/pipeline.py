@@ -1,7 +1,5 @@
 """Nodes one after another, members side by side, and interceptors around a graph, which mark images and see answers."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -4,8 +4,6 @@ Serve's proxy calls them. They do the same as the functions `add_...Servicer_to_
 the servicer gets requests as bytes: it checks them before it decodes them, and answers requests that can't be decoded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

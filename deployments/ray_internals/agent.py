@@ -7,8 +7,6 @@ ended: every replica that is replaced would make each scrape longer. Of a tag of
 the first values, because each process has others: a thousand classes would have series after some replicas.
 """
 
-from __future__ import annotations
-
 import runpy
 from collections import defaultdict
 from collections.abc import Mapping

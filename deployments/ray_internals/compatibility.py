@@ -3,8 +3,6 @@
 Each part is looked for before it is used. `docs/compatibility.md` says what each one gains.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import pkgutil

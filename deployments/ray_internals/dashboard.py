@@ -1,7 +1,5 @@
 """Ray's dashboard, which has Serve's REST interface: its address, and the token that requests carry."""
 
-from __future__ import annotations
-
 import os
 from importlib import import_module
 from pathlib import Path

@@ -8,8 +8,6 @@ seconds of CPU time and 100 MB each. Forked processes share that memory, and are
 Nothing of this project is imported before a fork, so that a replica that starts after an upgrade runs the new code.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os

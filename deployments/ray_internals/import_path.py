@@ -1,7 +1,5 @@
 """The import path of Ray's workers: the folder that is served from comes last, so that it hides no installed code."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -6,8 +6,6 @@ process that supervises a machine has no Ray in it.
     python -P -m deployments.ray_internals.kv publish|read ADDRESS
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Reads Serve's state in a replica's process by Serve's own client, where Serve has no public interface."""
 
-from __future__ import annotations
-
 from collections import Counter
 from importlib import import_module
 from typing import Any

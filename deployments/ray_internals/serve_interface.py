@@ -3,8 +3,6 @@
 The dashboard runs it in four processes, which together take 230 MB.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import inspect

@@ -6,8 +6,6 @@ Everything listens on loopback; in a cluster of several machines, all but Serve'
 of this machine. Ray's processes go on when this one ends.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -3,8 +3,6 @@
 A scheme of addresses is an entry point, which names a `Source`.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Recognizes files that are no models, such as web pages, by their first bytes."""
 
-from __future__ import annotations
-
 import re
 import zipfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The head of a classifier: which scores it answers, and how these become a distribution over the classes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, get_args
 

@@ -1,7 +1,5 @@
 """The names of a model's classes, as files have them and as answers have them."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence

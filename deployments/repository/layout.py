@@ -1,7 +1,5 @@
 """The layout of a model's image input: which dimension has the colours."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import openvino as ov

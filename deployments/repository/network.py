@@ -1,7 +1,5 @@
 """Reads a model of the repository by OpenVINO, as a network with the ensemble's signature, and describes it."""
 
-from __future__ import annotations
-
 import numpy as np
 import openvino as ov
 from openvino import opset13

@@ -5,8 +5,6 @@ made it, a `metadata.json` with classes, input size and the SHA-256 of each file
 `ensemble_models.writing` writes versions.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

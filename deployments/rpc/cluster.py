@@ -1,7 +1,5 @@
 """Other machines of the cluster: whether there are any, and whether a batch is answered sooner there."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

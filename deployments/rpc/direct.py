@@ -5,8 +5,6 @@ millisecond. Serve still places, starts, scales, restarts and rolls out the repl
 are on this machine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Edges: callers of a node in another process, by sockets (`direct.py`) or by Serve's handle."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping

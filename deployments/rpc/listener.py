@@ -1,7 +1,5 @@
 """The replica's end of the direct edges: takes batches on a socket of its own, and sends back what the node answers."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

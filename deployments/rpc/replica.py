@@ -1,7 +1,5 @@
 """The replicas of a node on this machine: the connections to them, the calls in flight, and which are frozen."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

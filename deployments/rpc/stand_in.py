@@ -1,7 +1,5 @@
 """A stand-in works in the ingress in place of a separate node of which no replica answers."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

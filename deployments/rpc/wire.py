@@ -4,8 +4,6 @@ A frame is its kind (1 byte) and the length of its content (8 bytes), little-end
 MessagePack. Nothing is unpickled.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """The deployment that a separate node runs in."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """The parts of the ingress besides its nodes: written where the application is built, read in each replica."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

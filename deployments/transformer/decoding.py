@@ -1,7 +1,5 @@
 """Decodes an image and makes its pixels for each preprocessing."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import math

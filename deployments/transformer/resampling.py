@@ -1,7 +1,5 @@
 """Resizes pixels: by OpenCV, or as Pillow does, with whose filters most models were trained."""
 
-from __future__ import annotations
-
 import math
 import threading
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The JPEG transformer: encoded images in, uint8 pixels out, one set for each preprocessing of the members."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -11,8 +11,6 @@ Files of models become members, as `ensemble init` would prepare and configure t
 the server. The command prints the configuration.
 """
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

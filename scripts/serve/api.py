@@ -1,7 +1,5 @@
 """A client of Ray Serve's REST interface, which `serve deploy` and `serve status` use too."""
 
-from __future__ import annotations
-
 import json
 import ssl
 import sys

@@ -1,7 +1,5 @@
 """The Ray cluster that serves: each of its processes descends from this one, wherever it was started."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -7,8 +7,6 @@ need a restart, and reports a `user_config` that a replica refuses. If the serve
 `source` the file that `ensemble serve` names first.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

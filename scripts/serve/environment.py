@@ -1,7 +1,5 @@
 """The environment that Ray starts in, with Serve's switches and Ray's token, and what of it other processes need."""
 
-from __future__ import annotations
-
 import os
 import resource
 import secrets

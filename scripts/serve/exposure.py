@@ -1,7 +1,5 @@
 """Who could reach the service, other machines only with keys or by a flag; and the certificate and key of TLS."""
 
-from __future__ import annotations
-
 import os
 import ssl
 from itertools import chain

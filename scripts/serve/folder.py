@@ -1,7 +1,5 @@
 """The private folder of a server: Ray's files and token, the logs, HAProxy's files, and every Unix socket."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What receives clients' requests: HAProxy, which forwards them to the ingress' own servers, or Serve's proxy."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The process of the HAProxy in front of the ingress."""
 
-from __future__ import annotations
-
 import gc
 import os
 import re

@@ -1,7 +1,5 @@
 """HAProxy's configuration: where it listens, its limits, and the errors that it answers itself."""
 
-from __future__ import annotations
-
 import json
 import resource
 import string

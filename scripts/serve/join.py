@@ -8,8 +8,6 @@ needs Ray's token, a copy of the head's ~/.config/ensemble-serving/ray_token, th
 the same path.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

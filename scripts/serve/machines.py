@@ -1,7 +1,5 @@
 """The machines of a cluster: this machine's address, and the facts that all of them must have in common."""
 
-from __future__ import annotations
-
 import hashlib
 import ipaddress
 import json

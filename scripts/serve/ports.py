@@ -1,7 +1,5 @@
 """The ports that serving needs, and whether they are free."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

@@ -1,7 +1,5 @@
 """Whether the process that listens on a Unix socket stands still, as one does that was sent SIGSTOP."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

@@ -1,7 +1,5 @@
 """The CPUs and the memory that replicas reserve, and whether Ray can place them on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Serves an application in the foreground until it is stopped."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

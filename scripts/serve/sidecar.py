@@ -8,8 +8,6 @@ of JSON. SIGTERM makes /v2/health/ready answer 503 for some seconds, for the loa
 accepts no more connections and ends. TLS is as with `ensemble serve`; gRPC's reflection is off.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

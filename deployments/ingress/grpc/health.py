@@ -5,8 +5,6 @@
 Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

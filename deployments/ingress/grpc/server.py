@@ -1,7 +1,5 @@
 """Dispatches gRPC calls by a table of paths, `<service>/<method>`."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple

@@ -7,8 +7,6 @@ first, nested ones too; the payload of a string or of bytes is skipped in one st
 https://protobuf.dev/programming-guides/encoding/
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from typing import Any, TypeVar

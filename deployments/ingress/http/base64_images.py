@@ -1,7 +1,5 @@
 """Images in the texts of a JSON document: base64 as clients write it, alone or in a `data:` URL."""
 
-from __future__ import annotations
-
 import binascii
 import string
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Reads bodies within bounds: each byte counts at the ingress as it comes, a compressed one as it is sent."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """Undoes the `Content-Encoding` of a body within bounds."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import AsyncGenerator
 

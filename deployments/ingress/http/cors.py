@@ -3,8 +3,6 @@
 https://fetch.spec.whatwg.org/#http-cors-protocol
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 from starlette.responses import Response

@@ -1,7 +1,5 @@
 """The OpenAPI document of the HTTP interface, made of the routes' typed models, and the page that shows it."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from importlib import metadata

@@ -1,7 +1,5 @@
 """Reads the images of a form."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from python_multipart.multipart import parse_options_header

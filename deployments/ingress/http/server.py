@@ -1,7 +1,5 @@
 """Dispatches HTTP requests by a table: FastAPI's machinery would cost more than the rest of the ingress."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -1,7 +1,5 @@
 """The servers of a replica of the ingress, behind HAProxy."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

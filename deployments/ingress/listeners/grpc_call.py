@@ -1,7 +1,5 @@
 """A gRPC call as HTTP/1.1 has it: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md."""
 
-from __future__ import annotations
-
 import re
 from urllib.parse import quote
 

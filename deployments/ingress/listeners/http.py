@@ -1,7 +1,5 @@
 """HTTP on a Unix socket, by uvicorn."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any, cast

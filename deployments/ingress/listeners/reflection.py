@@ -1,7 +1,5 @@
 """gRPC's reflection on a Unix socket, by gRPC's own server: its calls are streams, which only HTTP/2 has."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A slot behind HAProxy, whose configuration names its sockets: a replica takes the first free one and keeps it."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket

@@ -1,7 +1,5 @@
 """Every model that the protocol serves, by name."""
 
-from __future__ import annotations
-
 from deployments.contract.errors import NotFound
 from deployments.ingress.http.documents import release
 from deployments.ingress.open_inference.metadata import EXTENSIONS, SERVER, IndexEntry, ServerMetadata

@@ -1,7 +1,5 @@
 """gRPC: the Open Inference Protocol's `inference.GRPCInferenceService`, with its extensions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

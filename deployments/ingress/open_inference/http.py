@@ -1,7 +1,5 @@
 """The Open Inference Protocol (KServe v2) over HTTP, below `/v2`, with its extensions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial

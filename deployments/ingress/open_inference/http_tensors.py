@@ -4,8 +4,6 @@ The extension for binary tensors: a header has the length of the JSON; the tenso
 parameter `binary_data_size`. A header of 0 means that the whole body is the one input.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Metadata of the server and of its models, as the protocol has them."""
 
-from __future__ import annotations
-
 import msgspec
 
 SERVER = "ensemble"

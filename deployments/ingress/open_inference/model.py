@@ -1,7 +1,5 @@
 """The models that the protocol serves, each with one input and named outputs: the ensemble, and each member."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """The Open Inference Protocol as a protocol of the server."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Tensors of the Open Inference Protocol, from and to bytes and JSON."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The messages between a decoding process and its worker: a typed header, and bytes behind it. Nothing is unpickled."""
 
-from __future__ import annotations
-
 import socket
 import struct
 from collections.abc import Sequence

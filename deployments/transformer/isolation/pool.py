@@ -1,7 +1,5 @@
 """A pool of workers, each of which decodes images in a process of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -6,8 +6,6 @@ Whatever an image does to a decoder ends here. The system ends the process when 
 code that may hang, and refuses it more memory than it may take.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource

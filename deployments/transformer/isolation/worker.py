@@ -1,7 +1,5 @@
 """A worker that decodes images in a process of its own: it ends a process that hangs, and replaces one that ended."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

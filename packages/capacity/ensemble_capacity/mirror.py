@@ -1,7 +1,5 @@
 """Sends recorded images to another server at their recorded times, and compares its answers with the recorded ones."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import math

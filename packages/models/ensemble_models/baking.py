@@ -1,7 +1,5 @@
 """Changes networks: gives a classifier the ensemble's signature, with preprocessing or a temperature inside."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

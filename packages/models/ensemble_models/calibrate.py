@@ -1,7 +1,5 @@
 """Calibrates models: each probability then equals the share of right answers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

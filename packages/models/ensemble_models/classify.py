@@ -1,7 +1,5 @@
 """Classifies images with a running server and prints the answers as a table, as JSON, or into a CSV file."""
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import io

@@ -1,7 +1,5 @@
 """Classifies many images with a running server, and gives errors as JSON, as a command writes them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable
 from contextlib import aclosing

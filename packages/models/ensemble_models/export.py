@@ -1,7 +1,5 @@
 """The command `ensemble export`: writes a model with its classes and preprocessing in the fields of exporters."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

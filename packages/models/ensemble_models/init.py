@@ -1,7 +1,5 @@
 """The command `ensemble init`: writes the configuration that serves models of one's own."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

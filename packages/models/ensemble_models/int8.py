@@ -1,7 +1,5 @@
 """The search for the int8 network that is most like a float one, among NNCF's settings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Literal

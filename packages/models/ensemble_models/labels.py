@@ -1,7 +1,5 @@
 """The class names of models of the repository: prints them, or renames them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

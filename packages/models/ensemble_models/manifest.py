@@ -1,7 +1,5 @@
 """Writes the manifest of a model repository that a website serves."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What commands share: types of options, errors of one line, tables, and the files that options name."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import math

@@ -1,7 +1,5 @@
 """Predictions for labelled images, by versions of models of a repository or of a configuration's members."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter

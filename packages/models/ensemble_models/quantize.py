@@ -1,7 +1,5 @@
 """Quantizes models to int8 after training, and writes an int8 version where it is worth it."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version as metadata_version

@@ -1,7 +1,5 @@
 """The command `ensemble shadow`: a running server's counts of its shadows and canaries, and the verdict."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -4,8 +4,6 @@ Sources: Caruana et al., ICML 2004 (forward selection); Varma and Simon, 2006, h
 (nested cross-validation).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

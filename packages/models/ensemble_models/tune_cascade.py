@@ -1,7 +1,5 @@
 """Chooses a cascade's order and thresholds on one half of labelled images, and judges them on the other."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Writes versions into the model repository, each completely or not at all."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

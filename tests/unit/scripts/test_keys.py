@@ -62,7 +62,7 @@ def test_what_cannot_be_is_told_and_changes_nothing(tmp_path):
             keys.rotate(file, "one", hours)
     with pytest.raises(ScriptError, match="rotate or remove it, or choose another name"):
         keys.add(file, "one", None)
-    with pytest.raises(ConfigurationError, match="is no name"):
+    with pytest.raises(ConfigurationError, match="a line has a name of at most 64"):
         keys.add(file, "o/ne", None)
     with pytest.raises(ConfigurationError, match="above 0"):
         keys.add(file, "two", -1.0)

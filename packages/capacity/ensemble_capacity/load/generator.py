@@ -1,7 +1,5 @@
 """The load generator: starts a process that sends requests, and collects what became of them while it does."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The load of a server: closed and open loops, and the requests."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

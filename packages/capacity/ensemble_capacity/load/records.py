@@ -1,7 +1,5 @@
 """The result of each request, and the figures of many: percentiles are of all requests, not of a sample."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any

@@ -4,8 +4,6 @@ Sources: https://github.com/kserve/open-inference-protocol, with Triton's extens
 https://github.com/tensorflow/serving/blob/master/tensorflow/serving/g3doc/api_rest.md
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

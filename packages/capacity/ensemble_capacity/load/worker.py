@@ -1,7 +1,5 @@
 """A process of the load generator: sends requests, and reports what became of them to the process that started it."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import gc

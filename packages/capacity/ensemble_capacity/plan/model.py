@@ -5,8 +5,6 @@ loops the rate and the ratio of p50 and p99 to the mean are interpolated. More c
 kind, which share the requests evenly.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import fmean, stdev

@@ -1,7 +1,5 @@
 """Draws a trace as a waterfall: in the terminal, or as an SVG."""
 
-from __future__ import annotations
-
 import io
 import re
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The exporter of spans that `OTEL_TRACES_EXPORTER=file` names, for a machine without a collector."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Mapping, Sequence

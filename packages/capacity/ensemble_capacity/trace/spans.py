@@ -1,7 +1,5 @@
 """Reads the spans of traces from OTLP as JSON, as `OTEL_TRACES_EXPORTER=file` writes it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The command `ensemble check`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

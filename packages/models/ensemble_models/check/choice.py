@@ -1,7 +1,5 @@
 """Reports which members pay: a table of subsets, sentences, a picture, and the configuration of the choice."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property

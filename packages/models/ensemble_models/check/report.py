@@ -1,7 +1,5 @@
 """How top-1 accuracies are reported: a table, sentences on the ensembles, and the file of a picture."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

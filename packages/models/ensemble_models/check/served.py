@@ -1,7 +1,5 @@
 """Measures a running server by its answers to every image of a dataset."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Checks this machine and a configuration: `ensemble doctor`."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Checks of a machine that is to be one of a cluster: its head, or one that joins."""
 
-from __future__ import annotations
-
 import copy
 import io
 import os

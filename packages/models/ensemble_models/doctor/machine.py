@@ -1,7 +1,5 @@
 """Checks of the machine against what the configuration needs."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

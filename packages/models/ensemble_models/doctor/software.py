@@ -1,7 +1,5 @@
 """Checks of installed packages, and of a configuration and its models."""
 
-from __future__ import annotations
-
 import asyncio
 import shlex
 import statistics

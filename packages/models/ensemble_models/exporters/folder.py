@@ -1,7 +1,5 @@
 """Finds the model of a folder, and what exporters wrote about it in the model and beside it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

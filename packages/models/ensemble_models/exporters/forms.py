@@ -1,7 +1,5 @@
 """The forms in which exporters describe a model, each a table of fields and what its own code adds to them."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The names of classes in every form that is usual: lists, maps, tables and lines of text."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import json

@@ -1,7 +1,5 @@
 """What a network itself shows of how it takes images: its first operations and the type of its input."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reads KServe's manifests: InferenceService, and InferenceGraph."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the importers of Kubernetes manifests share: documents of a file, and models of a manifest."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Reads the `config.json` of OpenVINO Model Server: models, and pipelines of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Finds the models that another server's configuration names: files of the imported folder, and no others."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reads the text form of protobuf messages without their schema: every field is listed, known or not."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Recognizes what a path holds, and reads it by the importer for it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ensemble_models.imports import kserve, manifests, model_server, seldon, triton

@@ -1,7 +1,5 @@
 """Reads the SeldonDeployment of Seldon Core 1: the graph of the pipeline that this application reproduces."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 from typing import Any

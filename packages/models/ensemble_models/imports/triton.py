@@ -1,7 +1,5 @@
 """Reads a model repository of Triton Inference Server: `<model>/config.pbtxt` and `<model>/<version>/`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

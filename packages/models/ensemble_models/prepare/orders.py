@@ -1,7 +1,5 @@
 """The order of a model's classes: the usual orders of folders' names, and the order that images show."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 

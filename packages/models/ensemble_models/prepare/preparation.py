@@ -1,7 +1,5 @@
 """The decisions by which a network becomes a member: size, layout, labels, normalization, resizing, and why each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

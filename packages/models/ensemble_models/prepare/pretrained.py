@@ -1,7 +1,5 @@
 """Models of torchvision and of timm by their names, as OpenVINO networks."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import pickle

@@ -4,8 +4,6 @@ NNCF's `performance` preset was run on photographs (`lab/training/ranges.py`). O
 quantized activation is stored, and a digest of the network. The int8 weights follow from the weights.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from importlib.resources import files

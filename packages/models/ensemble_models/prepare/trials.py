@@ -1,7 +1,5 @@
 """Tries the usual normalizations on labelled images, which show how a model takes its images."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Work in the background, on images that are answered: without their deadlines, and one piece at a time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar

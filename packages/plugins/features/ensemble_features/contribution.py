@@ -1,7 +1,5 @@
 """Contributions: the answers that each member has changed, and of the labelled ones, mended or spoiled."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated

@@ -1,7 +1,5 @@
 """A share that was counted, with its 95 % interval; without Ray."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

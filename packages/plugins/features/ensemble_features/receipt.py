@@ -1,7 +1,5 @@
 """Receipts: an answer says what it cost, where its caller asks for that by the option `receipt`."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """A policy for Serve's autoscaling: as many replicas as a p99 needs."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import deque

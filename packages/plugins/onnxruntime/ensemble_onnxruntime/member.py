@@ -1,7 +1,5 @@
 """Members that ONNX Runtime runs on this machine, from the model repository."""
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal

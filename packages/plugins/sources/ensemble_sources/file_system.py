@@ -1,7 +1,5 @@
 """Models that a file system of fsspec reads: a bucket (`s3://`, `gs://`, `az://`), or Hugging Face (`hf://`)."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

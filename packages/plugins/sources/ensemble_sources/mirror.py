@@ -1,7 +1,5 @@
 """A repository whose files are copied into the user's cache folder: they are verified, then placed all at once."""
 
-from __future__ import annotations
-
 import builtins
 import fcntl
 import hashlib

@@ -1,7 +1,5 @@
 """Models on a website, which lists its files in `manifest.json`."""
 
-from __future__ import annotations
-
 import hashlib
 import ssl
 from collections.abc import Mapping

@@ -80,7 +80,7 @@ def test_a_path_is_whole_and_looked_at(tmp_path, monkeypatch):
     (tmp_path / "keys").write_text("")
     assert AccessConfig(keys="keys").keys == tmp_path / "keys"
     (tmp_path / "keys").write_text("mobile")
-    with pytest.raises(ValueError, match="line 1: a name"):
+    with pytest.raises(ValueError, match="line 1: a line has a name"):
         AccessConfig(keys="keys")
 
 

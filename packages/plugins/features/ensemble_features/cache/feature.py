@@ -1,7 +1,5 @@
 """A cache: an image that came before is answered from the members' remembered predictions."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

@@ -4,8 +4,6 @@ Each member's scores are kept, not an answer. The combination, the label, `top_k
 each request, so a change of weights or of the method holds for remembered images at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import time

@@ -1,7 +1,5 @@
 """The settings of a cache, and where it keeps its entries: in this process' memory, or in a Redis for several."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

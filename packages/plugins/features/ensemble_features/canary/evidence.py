@@ -5,8 +5,6 @@ one likes: a canary that is within the bound reaches `LIMIT` with a probability 
 fallen to `-LIMIT` is kept there, and reaches `LIMIT` with one of at most 1 / ODDS² for each answer from then on.
 """
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from collections.abc import Hashable

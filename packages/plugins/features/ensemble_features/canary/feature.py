@@ -1,7 +1,5 @@
 """A canary: another version of a member answers a share of the images, and is rolled back where it is worse."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence

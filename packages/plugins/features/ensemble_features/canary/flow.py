@@ -3,8 +3,6 @@
 Both are asked in the background about the same images, to compare their time and their answers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """The section of a member's canary: its field, its rules, and its node."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """The settings of a member's canary, by which another version is tried on live requests."""
 
-from __future__ import annotations
-
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator

@@ -1,7 +1,5 @@
 """A canary's trial: which images it answers, how it compares with the other version, and when it is rolled back."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections import Counter as Tally

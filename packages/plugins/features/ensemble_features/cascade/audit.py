@@ -1,7 +1,5 @@
 """The audit of a cascade: the answers that all members together would have given where it stopped early."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections import deque

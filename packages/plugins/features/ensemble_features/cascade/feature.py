@@ -1,7 +1,5 @@
 """A cascade: the members are asked one after the other, until those asked are sure; fewer are asked under load."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any

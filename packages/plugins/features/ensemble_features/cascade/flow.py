@@ -4,8 +4,6 @@ The largest combined probability of the image decides. The margin to the second 
 docs/cascade.md has both, measured. Source of the idea: https://arxiv.org/abs/2012.01988
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Container, Mapping, Sequence

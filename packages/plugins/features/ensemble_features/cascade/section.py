@@ -1,7 +1,5 @@
 """The section of a cascade, in `ensemble`: its fields and their rules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import ClassVar, Self
 

@@ -1,7 +1,5 @@
 """The settings of a cascade."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator

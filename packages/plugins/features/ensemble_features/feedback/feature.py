@@ -1,7 +1,5 @@
 """Feedback: answers are remembered until their true labels arrive, which show how often each prediction is right."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """True labels as clients send them: by `POST /feedback`, and by gRPC's `ensemble.FeedbackService`."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, TypeVar
 

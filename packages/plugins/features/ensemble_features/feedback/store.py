@@ -1,7 +1,5 @@
 """Remembers answers until their true labels arrive, and counts which predictions were right."""
 
-from __future__ import annotations
-
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ The deployed configuration is read from Serve's REST interface, changed, and dep
 task on the head does so, because the interface listens there alone, and because one machine can hold a lock.
 """
 
-from __future__ import annotations
-
 import fcntl
 import time
 from collections.abc import Mapping

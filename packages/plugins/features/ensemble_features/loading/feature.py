@@ -3,8 +3,6 @@
 The loaded version is a setting in `user_config`, which Serve gives to every replica, and to later ones.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial

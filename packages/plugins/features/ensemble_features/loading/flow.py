@@ -1,7 +1,5 @@
 """UnloadGate before the members: a member that is unloaded gets no batch."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Annotated, TypeVar
 

@@ -1,7 +1,5 @@
 """The section of `access` that lets operators load and unload members."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 

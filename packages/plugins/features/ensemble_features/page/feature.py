@@ -1,7 +1,5 @@
 """The page at `/`: files that ship with the package, to drop images on; nothing is fetched from elsewhere."""
 
-from __future__ import annotations
-
 import hashlib
 from html import escape
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`GET /stats`: the last minute of the ingress replica that answers, in figures."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

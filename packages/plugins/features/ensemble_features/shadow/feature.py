@@ -1,7 +1,5 @@
 """Shadows: models that get copies of images, and whose predictions are compared with the answers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from deployments.contract.member import MemberConfig

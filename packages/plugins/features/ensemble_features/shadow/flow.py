@@ -1,7 +1,5 @@
 """A model that gets copies of images, and whose predictions are compared with the answers without changing them."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter

@@ -1,7 +1,5 @@
 """The section of a member that is a shadow, its fields and its rules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Literal, Self
 

@@ -1,7 +1,5 @@
 """Calls to one endpoint of a model server by HTTP or gRPC: kept connections, bounded responses, typed failures."""
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The ways in which a call to a model server fails, and what it returns."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, NamedTuple
 
 from numpy.typing import NDArray

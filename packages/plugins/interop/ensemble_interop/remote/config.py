@@ -1,7 +1,5 @@
 """The configuration of a member that another model server runs, whatever its protocol."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 

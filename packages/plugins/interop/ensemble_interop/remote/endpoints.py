@@ -1,7 +1,5 @@
 """The endpoints of a model server: the addresses that its name resolves to, and their health."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

@@ -1,7 +1,5 @@
 """A member that another model server runs: its node, and the kind of member that makes the node."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

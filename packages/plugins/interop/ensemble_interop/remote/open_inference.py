@@ -3,8 +3,6 @@
 Sources: https://github.com/kserve/open-inference-protocol, and Triton's extension for binary tensor data.
 """
 
-from __future__ import annotations
-
 import secrets
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence

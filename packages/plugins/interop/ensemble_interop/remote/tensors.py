@@ -1,7 +1,5 @@
 """The tensors of a model that was not prepared for this application, and how pixels and scores are converted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple

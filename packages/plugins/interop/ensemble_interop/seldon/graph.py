@@ -4,8 +4,6 @@ An image is encoded, in `binData` or a tensor of DT_STRING, or pixels, which bec
 the way of every other image.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 Source: https://github.com/SeldonIO/seldon-core/blob/v1.18.2/proto/prediction.proto
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Seldon's v1 API as a protocol of the server, over REST and gRPC; the feature `feedback` takes its true labels."""
 
-from __future__ import annotations
-
 import msgspec
 from google.protobuf.message import Message
 from starlette.requests import Request

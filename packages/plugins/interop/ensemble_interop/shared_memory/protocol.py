@@ -1,7 +1,5 @@
 """System shared memory as a protocol of the server: paths and methods that register regions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

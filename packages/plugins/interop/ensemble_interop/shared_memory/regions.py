@@ -5,8 +5,6 @@ mapped: a client that shortens an object would end the processes that have mappe
 folder that all ingress replicas of this machine share, so it reaches each of them, and later ones.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """gRPC: TensorFlow Serving's `PredictionService` and `ModelService`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

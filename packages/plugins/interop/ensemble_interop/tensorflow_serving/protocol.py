@@ -1,7 +1,5 @@
 """TensorFlow Serving's API as a protocol of the server, and its REST part, below `/v1/models/ensemble`."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, TypeVar
 

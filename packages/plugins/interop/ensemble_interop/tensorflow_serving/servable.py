@@ -3,8 +3,6 @@
 Source: https://github.com/tensorflow/serving (g3doc/api_rest.md, apis/*.proto)
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
