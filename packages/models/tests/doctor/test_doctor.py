@@ -36,9 +36,11 @@ def test_its_own_running_server_takes_no_wrong_ports():
 
     class Server(BaseHTTPRequestHandler):
         def do_GET(self):
+            content = json.dumps({"name": names[0], "extensions": []}).encode()
             self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(json.dumps({"name": names[0], "extensions": []}).encode())
+            self.wfile.write(content)
 
         def log_message(self, *_):
             pass
