@@ -51,8 +51,11 @@ class Choice:
     @cached_property
     def methods(self) -> Sequence[str]:
         """The methods to choose among; none, and so single members, where other images are not expected to gain."""
-        expects_gain = expected(self.panel, self.limits).gain.mean > 0
-        return METHODS if expects_gain or self.limits.min_top1 else ()
+        return METHODS if self._of_all.gain.mean > 0 or self.limits.min_top1 else ()
+
+    @cached_property
+    def _of_all(self) -> Expected:
+        return expected(self.panel, self.limits)
 
     @cached_property
     def chosen(self) -> Subset:
@@ -62,7 +65,7 @@ class Choice:
     @cached_property
     def expected(self) -> Expected:
         """The expected top-1 and gain of the choice on other images."""
-        return expected(self.panel, self.limits, self.methods)
+        return self._of_all if self.methods else expected(self.panel, self.limits, self.methods)
 
     @property
     def served(self) -> Subset:

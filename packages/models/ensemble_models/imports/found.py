@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from ensemble_models.exporters.names import read_bytes, text_of
 from ensemble_models.options import Table
 from scripts.errors import ScriptError
 
 TAKEN, CHANGED, LEFT_OUT = "taken", "changed", "left out"
-MOST_BYTES = 1024 * 1024
 NO_EQUAL = "this server has no such setting"
 Kind = TypeVar("Kind")
 
@@ -90,7 +91,7 @@ class Part:
             ScriptError: it is no mapping.
         """
         if not isinstance(fields, Mapping):
-            raise ScriptError(f"{name}: {str(fields)[:40]!r} is no mapping of fields")
+            raise ScriptError(f"{name}: {reprlib.repr(fields)} is no mapping of fields")
         self.found, self.name, self._fields = found, name, fields
         self._known: set[str] = set()
 
@@ -106,7 +107,7 @@ class Part:
             value = float(value)
         if value is None or (isinstance(value, kind) and not (kind is int and isinstance(value, bool))):
             return value
-        raise ScriptError(f"{self.name}: {name} is {str(value)[:40]!r}, and has to be of the type {kind.__name__}")
+        raise ScriptError(f"{self.name}: {name} is {reprlib.repr(value)}, and has to be of the type {kind.__name__}")
 
     def part(self, name: str) -> Part:
         """Return a field that is a mapping; an empty one if it is absent."""
@@ -141,17 +142,6 @@ class Part:
                 self.found.note(self.name, str(name), LEFT_OUT, NO_EQUAL)
 
 
-def text_of(file: Path) -> str:
-    """Read a configuration.
-
-    Raises:
-        ScriptError: it is too large, or no text.
-    """
-    with file.open("rb") as stream:
-        content = stream.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise ScriptError(f"{file} has more than {MOST_BYTES} bytes, which no configuration has")
-    try:
-        return content.decode()
-    except UnicodeDecodeError as err:
-        raise ScriptError(f"{file} is no text: {err}") from None
+def text_in(file: Path) -> str:
+    """Read a configuration; raises ModelError if it is too large, or no text."""
+    return text_of(read_bytes(file), file)

@@ -72,17 +72,19 @@ def _remote(part: Part, name: str, protocol: str) -> dict[str, Any]:
 def _read_graph(graph: Part, members: dict[str, ImportedMember]) -> list[ImportedMember]:
     nodes = graph.part("spec").part("nodes")
     graph.name = named(graph)
-    return _read_node(graph, nodes, "root", members, [])
+    return _read_node(graph, nodes, "root", members, set())
 
 
 def _read_node(
-    graph: Part, nodes: Part, name: str, members: dict[str, ImportedMember], above: list[str]
+    graph: Part, nodes: Part, name: str, members: dict[str, ImportedMember], seen: set[str]
 ) -> list[ImportedMember]:
-    if name in above or nodes.get(name, dict) is None:
-        raise ScriptError(f"{graph.name}: the node {name!r} {'leads to itself' if name in above else 'is absent'}")
+    if name in seen or nodes.get(name, dict) is None:
+        what = "leads to itself, or two steps lead to it" if name in seen else "is absent"
+        raise ScriptError(f"{graph.name}: the node {name!r} {what}")
+    seen.add(name)
     node = nodes.part(name)
     router, steps = node.get("routerType", str) or "", node.parts("steps")
-    found = [each for step in steps for each in _read_step(graph, nodes, step, members, [*above, name])]
+    found = [each for step in steps for each in _read_step(graph, nodes, step, members, seen)]
     note = graph.found.note
     if router == "Ensemble":
         note(graph.name, f"{name} Ensemble", CHANGED, "members side by side; the combiner makes one answer of theirs")
@@ -100,10 +102,10 @@ def _read_node(
 
 
 def _read_step(
-    graph: Part, nodes: Part, step: Part, members: dict[str, ImportedMember], above: list[str]
+    graph: Part, nodes: Part, step: Part, members: dict[str, ImportedMember], seen: set[str]
 ) -> list[ImportedMember]:
     if (node := step.get("nodeName", str)) is not None:
-        return _read_node(graph, nodes, node, members, above)
+        return _read_node(graph, nodes, node, members, seen)
     service, url = step.get("serviceName", str), step.get("serviceUrl", str)
     if service in members:
         return [members[service]]

@@ -1,12 +1,13 @@
 """What the importers of Kubernetes manifests share: documents of a file, and models of a manifest."""
 
-from collections.abc import Iterator
+import math
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ensemble_models.imports.found import ImportedMember, Part, text_of
+from deployments.repository.repository import versions
+from ensemble_models.imports.found import ImportedMember, Part, text_in
 from ensemble_models.imports.places import keep_version, local, model_of
 from scripts.errors import ScriptError
 
@@ -22,7 +23,7 @@ def documents(file: Path) -> list[dict[str, Any]]:
         ScriptError: it is damaged.
     """
     try:
-        found = list(yaml.safe_load_all(text_of(file)))
+        found = list(yaml.safe_load_all(text_in(file)))
     except (yaml.YAMLError, ValueError, RecursionError) as err:
         raise ScriptError(f"{file} is no YAML: {err}") from None
     return [each for each in found if isinstance(each, dict) and isinstance(each.get("kind"), str)]
@@ -39,22 +40,21 @@ def member_of(root: Path, name: str, address: str) -> ImportedMember | None:
     if path is None:
         return None
     member = ImportedMember(name)
-    if path.is_dir() and (numbers := sorted(_numbered(path), key=lambda each: int(each.name))):
-        keep_version(member, path := numbers[-1])
+    if numbers := versions(path.parent, path.name):
+        path = path / str(numbers[-1])
+        keep_version(member, path)
     member.source = model_of(root, path)
     return member
-
-
-def _numbered(folder: Path) -> Iterator[Path]:
-    return (each for each in folder.iterdir() if each.is_dir() and each.name.isascii() and each.name.isdigit())
 
 
 def share_out(members: list[ImportedMember], shares: list[float], where: str) -> ImportedMember:
     """Make the second of two members the canary of the first one.
 
     Raises:
-        ScriptError: there are not two, or one is on another server.
+        ScriptError: there are not two, one is on another server, or a share is none.
     """
+    if not all(0 < share < math.inf for share in shares):
+        raise ScriptError(f"{where} splits the images by {shares}; each share has to be above 0")
     if len(members) != 2 or any(each.source is None for each in members):
         raise ScriptError(
             f"{where} splits the images between other than two models whose files are there; name them by --members"

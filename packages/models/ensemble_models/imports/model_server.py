@@ -1,10 +1,11 @@
 """Reads the `config.json` of OpenVINO Model Server: models, and pipelines of them."""
 
 import json
+import reprlib
 from pathlib import Path
 from typing import Any
 
-from ensemble_models.imports.found import LEFT_OUT, Found, ImportedMember, Part, text_of
+from ensemble_models.imports.found import LEFT_OUT, Found, ImportedMember, Part, text_in
 from ensemble_models.imports.places import choose_version, is_classifier, keep_version, local, model_of
 from scripts.errors import ScriptError
 
@@ -21,7 +22,7 @@ WHITE = 255
 def is_config(path: Path) -> bool:
     """Check whether a file is such a configuration, or a folder has one."""
     file = path / CONFIG if path.is_dir() else path
-    return file.suffix == ".json" and file.is_file() and f'"{MODELS}"' in text_of(file)
+    return file.suffix == ".json" and file.is_file() and f'"{MODELS}"' in text_in(file)
 
 
 def read(path: Path) -> Found:
@@ -32,7 +33,7 @@ def read(path: Path) -> Found:
     """
     file = path / CONFIG if path.is_dir() else path
     try:
-        content = json.loads(text_of(file))
+        content = json.loads(text_in(file))
     except (ValueError, RecursionError) as err:
         raise ScriptError(f"{file} is no JSON: {err}") from None
     found = Found("OpenVINO Model Server's configuration")
@@ -123,7 +124,7 @@ def _numbers(part: Part, name: str, default: float) -> list[float]:
             given = [float(each) for each in given.strip(" ()[]").split(",")]
         values = [float(each) for each in (given if isinstance(given, list) else [default if given is None else given])]
     except (TypeError, ValueError):
-        raise ScriptError(f"{part.name}: {name} is {str(given)[:40]!r}, and neither a number nor three") from None
+        raise ScriptError(f"{part.name}: {name} is {reprlib.repr(given)}, and neither a number nor three") from None
     if len(values) not in {1, 3}:
         raise ScriptError(f"{part.name}: {name} has {len(values)} numbers; images have three channels")
     return values if len(values) == 3 else values * 3
@@ -134,7 +135,7 @@ def _read_execution(part: Part, member: ImportedMember) -> None:
     properties.name = f"{part.name} plugin_config"
     for name, (field, kind) in PROPERTIES.items():
         value = properties.get(name, object)
-        if value is not None and (kind is str or str(value).isdigit()):
+        if isinstance(value, str | int) and (kind is str or str(value).isdigit()):
             member.settings[field] = kind(str(value))
             properties.taken(name, f"{field}: {value}")
     properties.changed("PERFORMANCE_HINT", "streams are measured at the first start")

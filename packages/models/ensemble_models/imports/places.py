@@ -7,6 +7,7 @@ from pathlib import Path
 import openvino as ov
 
 from deployments.repository.errors import ModelError, reason
+from deployments.repository.repository import versions
 from ensemble_models.exporters.folder import MODELS, SAVED_MODEL
 from ensemble_models.imports.found import ImportedMember, Part
 from ensemble_models.prepare.source import ADVICE
@@ -27,11 +28,19 @@ def inside(root: Path, file: Path, what: str) -> Path:
     Raises:
         ScriptError: it is outside of the folder, perhaps by a link, or absent.
     """
-    if not file.resolve().is_relative_to(root.resolve()):
+    if not _is_inside(root, file):
         raise ScriptError(f"{what} leads out of {root}, where nothing is read; copy the file into the folder")
     if not file.exists():
         raise ScriptError(f"{what}: there is no {file}")
     return file
+
+
+def _is_inside(root: Path, path: Path) -> bool:
+    try:
+        return path.resolve().is_relative_to(root.resolve())
+    # A link that leads to itself.
+    except RuntimeError:
+        return False
 
 
 def local(root: Path, address: str) -> Path | None:
@@ -42,7 +51,7 @@ def local(root: Path, address: str) -> Path | None:
     parts = [part for part in SCHEME.sub("", address).split("/") if part not in {"", ".", ".."}]
     for first in range(len(parts)):
         path = root.joinpath(*parts[first:])
-        if path.exists() and path.resolve().is_relative_to(root.resolve()):
+        if path.exists() and _is_inside(root, path):
             return path
     return None
 
@@ -74,8 +83,7 @@ def choose_version(part: Part, field: str, base: Path) -> Path:
     """
     policy = part.part(field)
     allowed = policy.part("specific").get("versions", list)
-    numbers = sorted(int(each.name) for each in base.iterdir() if each.name.isascii() and each.name.isdigit())
-    numbers = [number for number in numbers if allowed is None or number in allowed]
+    numbers = [number for number in versions(base.parent, base.name) if allowed is None or number in allowed]
     if not numbers:
         raise ScriptError(f"{part.name}: {base} has no folder of a version that {field} allows, such as 1")
     if len(numbers) > 1:

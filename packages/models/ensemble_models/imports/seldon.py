@@ -72,7 +72,12 @@ def _addresses(predictor: Part) -> dict[str, str]:
         component.changed("replicas", REPLICAS)
         for container in component.part("spec").parts("containers"):
             container.changed("resources", RESOURCES)
-            words = [str(each) for field in ("command", "args") for each in container.get(field, list) or []]
+            words = [
+                each
+                for field in ("command", "args")
+                for each in container.get(field, list) or []
+                if isinstance(each, str)
+            ]
             words = [word for each in words for word in each.replace("=", " ").split()]
             given = dict(pairwise(words))
             if "--model_name" in given and "--model_path" in given:
@@ -86,11 +91,14 @@ def _read_unit(root: Path, unit: Part, addresses: dict[str, str], depth: int) ->
     unit.name = unit.get("name", str) or "unnamed"
     kind = unit.get("type", str) or ("MODEL" if unit.get("implementation", str) else "")
     below = [each for child in unit.parts("children") for each in _read_unit(root, child, addresses, depth + 1)]
-    parameters = {str(each.get("name", str)): str(each.get("value", object)) for each in unit.parts("parameters")}
+    parameters = {str(each.get("name", str)): each.get("value", str) or "" for each in unit.parts("parameters")}
     if kind == "ROUTER":
         if unit.get("implementation", str) != "RANDOM_ABTEST":
             raise ScriptError(f"{unit.name} is a ROUTER whose code chooses a model; name the models by --members")
-        share = float(parameters.get("ratioA", 0.5))
+        try:
+            share = float(parameters.get("ratioA", "0.5"))
+        except ValueError:
+            raise ScriptError(f"{unit.name}: ratioA is {parameters['ratioA'][:40]!r}, and no share") from None
         unit.changed("type", "the smaller share is answered by a canary")
         return [share_out(below, [share, 1 - share], unit.name)]
     if kind == "COMBINER":

@@ -147,7 +147,7 @@ def _read_batching(part: Part) -> None:
 
 def _read_execution(part: Part, member: ImportedMember) -> None:
     for name, entry in protobuf_text.pairs(part.get("parameters", list) or []).items():
-        field, value = PARAMETERS.get(name), str((entry or {}).get("string_value", ""))
+        field, value = PARAMETERS.get(name), Part(part.found, part.name, entry).get("string_value", str) or ""
         if field and value.isdigit() and int(value):
             member.settings[field] = int(value)
             part.found.note(part.name, f"parameters {name}", "taken", f"{field}: {value}")

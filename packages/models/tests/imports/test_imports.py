@@ -209,6 +209,50 @@ REFUSED = {
         ),
         "name the models by --members",
     ),
+    "a share that is none": (
+        lambda root: shapes.kserve(
+            root,
+            shapes.service("a", "pvc://a"),
+            shapes.service("b", "pvc://b"),
+            shapes.graph("Splitter", {"serviceName": "a", "weight": 0}, {"serviceName": "b", "weight": 0}),
+        ),
+        "above 0",
+    ),
+    "a ratio that is no number": (
+        lambda root: shapes.text(
+            root / "x.yaml",
+            yaml.safe_dump(
+                shapes.deployment(
+                    {"name": "s", "type": "ROUTER", "implementation": "RANDOM_ABTEST"}
+                    | {"parameters": [{"name": "ratioA", "value": "half"}], "children": []}
+                )
+            ),
+        ),
+        "no share",
+    ),
+    "a parameter that is no message": (
+        lambda root: triton(root, 'backend: "onnxruntime" parameters { key: "a" value: "b" }', model_onnx=shapes.onnx),
+        "no mapping of fields",
+    ),
+    "a link that leads to itself": (
+        lambda root: (
+            (root / "tint").mkdir()
+            or (root / "tint/names").symlink_to("names")
+            or triton(
+                root, 'backend: "onnxruntime" output { name: "output" label_filename: "names" }', model_onnx=shapes.onnx
+            )
+        ),
+        "leads out of",
+    ),
+    "aliases that grow without end": (
+        lambda root: shapes.text(
+            root / "x.yaml",
+            "kind: SeldonDeployment\na0: &a0 [x, x]\n"
+            + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+            + "spec: *a39\n",
+        ),
+        "has to be of the type dict",
+    ),
     "something else": (lambda root: shapes.text(root / "notes.txt", "x"), "is named by --members"),
     "no text": (lambda root: triton(root, "name: {", model_onnx=shapes.onnx), "no text of a protobuf message"),
 }
