@@ -122,8 +122,8 @@ securityContext: {{ include "ensemble.least" . }}
 
 {{/* Folders that a container of this release may write to. */}}
 {{- define "ensemble.writable" -}}
-- {name: ray, mountPath: /tmp/ray}
 - {name: tmp, mountPath: /tmp}
+- {name: ray, mountPath: /tmp/ray}
 {{- end }}
 
 {{/* Ray's container, in the head and in the workers. */}}
