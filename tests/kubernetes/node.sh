@@ -126,6 +126,8 @@ up() {
     --enable-leader-election=false --use-kubernetes-proxy --metrics-addr=127.0.0.1:18080 \
     --health-probe-bind-address=127.0.0.1:18082
   "$K/kubectl" create --filename "$K/src/monitoring/example/prometheus-operator-crd/" > /dev/null
+  # The operator leaves out what it does not find when it starts.
+  "$K/kubectl" wait --for=condition=Established --all crd > /dev/null
   begin monitoring "$K/bin/prometheus-operator" --apiserver=https://10.77.0.1:6443 --ca-file="$PKI/ca.crt" \
     --cert-file="$PKI/admin.crt" --key-file="$PKI/admin.key" --web.listen-address=127.0.0.1:18083 \
     --prometheus-config-reloader=localhost/prometheus:1
