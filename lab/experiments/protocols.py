@@ -29,7 +29,7 @@ from scripts.errors import ScriptError
 RATES, ROUNDS = (10, 30, 90), 3
 # A request that waits longer than this is lost; above the capacity a queue would grow without end.
 TIMEOUT_S = 10.0
-# Before each load the server has worked off the one before: it answers this many requests in turn, each within the time.
+# Before each load the server has worked off the one before: it answers so many requests in turn, each within the time.
 IN_TURN, SOON_S, PATIENCE_S = 5, 0.05, 300.0
 # The form of each payload, by protocol.
 PAYLOADS = {
