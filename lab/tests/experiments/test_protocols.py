@@ -1,6 +1,7 @@
 """Each payload is sent by each protocol at each rate, and the protocols are compared by payload."""
 
 from contextlib import contextmanager
+from itertools import count
 from types import SimpleNamespace
 
 import cv2
@@ -10,7 +11,10 @@ import pytest
 from ensemble_serving.protocol import inference_pb2 as pb
 from lab import reported
 from lab.experiments import protocols
+from lab.experiments.experiment import figures
 from lab.experiments.protocols import PAYLOADS, PROTOCOLS, PROTOCOLS_BY_PAYLOAD, RATES, ROUNDS
+from lab.rows import medians
+from scripts.errors import ScriptError
 
 
 @pytest.fixture
@@ -53,9 +57,10 @@ def measured(target, mode, duration):
 def rows(picture, monkeypatch):
     @contextmanager
     def running(*_):
-        yield None
+        yield SimpleNamespace(cpu_s=lambda: 0.0)
 
     monkeypatch.setattr(protocols, "running", running)
+    monkeypatch.setattr(protocols, "LOOK_S", 0.001)
     monkeypatch.setattr(protocols, "measure", measured)
     monkeypatch.setattr(protocols, "answers", lambda url, request: True)
     return [row for part in PROTOCOLS_BY_PAYLOAD.parts(13.0) for row in part.rows()]
@@ -72,6 +77,25 @@ def test_each_rate_of_each_is_measured_in_each_round_and_the_protocols_are_compa
     assert subject in {each.subject for each in reported.of("protocols")}
     assert f"numbers: gRPC {most}/s, REST 20/s, more by gRPC" in text
     assert f"JPEG: gRPC {most}/s, REST {most}/s, no difference" in text
+
+
+def test_a_load_begins_when_the_server_has_worked_off_the_load_before(monkeypatch):
+    monkeypatch.setattr(protocols, "LOOK_S", 0.001)
+    used = iter([0.0, 1.0, 1.0, 2.0, 2.0, 2.0])
+    protocols.settle(SimpleNamespace(cpu_s=lambda: next(used)))
+    assert list(used) == []
+    monkeypatch.setattr(protocols, "MOST_S", 0.0)
+    used = count()
+    with pytest.raises(ScriptError, match="still works"):
+        protocols.settle(SimpleNamespace(cpu_s=lambda: next(used)))
+
+
+def test_a_load_without_an_answer_has_no_latency():
+    load = SimpleNamespace(requests=0, percentiles_ms={"p50": float("nan"), "p99": float("nan")})
+    row = figures(load, "requests", "p50_ms", "p99_ms")
+    assert row == {"requests": 0, "p50_ms": None, "p99_ms": None}
+    [median] = medians([row, {**row, "p50_ms": 2.0}, row], ["p50_ms", "p99_ms"])
+    assert median == {"requests": 0, "p50_ms": 2.0, "p99_ms": None}
 
 
 def test_every_row_has_enough_requests_at_the_default_length():
