@@ -18,7 +18,7 @@ import numpy as np
 from ensemble_capacity.load.load import Arrivals, Target
 from ensemble_capacity.load.measure import Duration, measure
 from ensemble_serving.transports import Request
-from lab.benchmark.systems import OURS, URLS, WARM_UP_S, Running, running
+from lab.benchmark.systems import OURS, URLS, WARM_UP_S, running
 from lab.benchmark.workloads import Workload, originals, square, trivial
 from lab.experiments.experiment import declared, figures
 from lab.experiments.forms import FORMS, JPEG, NUMBERS, answers
@@ -29,8 +29,8 @@ from scripts.errors import ScriptError
 RATES, ROUNDS = (10, 30, 90), 3
 # A request that waits longer than this is lost; above the capacity a queue would grow without end.
 TIMEOUT_S = 10.0
-# How long to look, the CPU seconds per second of a server that works, and how long it may work after a load.
-LOOK_S, WORKING, MOST_S = 1.0, 0.5, 180.0
+# Before each load the server has worked off the one before: it answers so many requests in turn, each within the time.
+IN_TURN, SOON_S, PATIENCE_S = 5, 0.05, 300.0
 # The form of each payload, by protocol.
 PAYLOADS = {
     "numbers": {"http": "REST, lists of uint8", "grpc": NUMBERS},
@@ -52,37 +52,33 @@ def requests() -> dict[tuple[str, str], Request]:
     }
 
 
-def settle(server: Running) -> None:
-    """Wait until the server has worked off an overload: what it left would take from the next load.
-
-    Raises ScriptError if it works for too long.
-    """
-    end = time.perf_counter() + MOST_S
-    while True:
-        before = server.cpu_s()
-        time.sleep(LOOK_S)
-        if server.cpu_s() - before < WORKING * LOOK_S:
-            return
-        if time.perf_counter() > end:
-            raise ScriptError(f"the server still works {MOST_S:.0f} s after a load")
-
-
 def every_payload(seconds: float) -> Iterator[Row]:
     """Send each payload by each protocol at each rate to one server, in each of the rounds."""
     asked = requests()
     with tempfile.TemporaryDirectory() as folder:
         load = Workload("trivial", trivial(Path(folder), (EDGE, EDGE)), 1, (), None)
-        with running(OURS["colocated"], load, one_member) as server:
+        with running(OURS["colocated"], load, one_member):
             for (payload, protocol), request in asked.items():
                 if not answers(URLS[protocol], request):
                     raise ScriptError(f"the server refuses the {payload} over {PROTOCOLS[protocol]}")
             for rate, ((payload, protocol), request) in [*product(RATES, asked.items())] * ROUNDS:
-                settle(server)
+                worked_off(asked["JPEG", "http"])
                 target = Target(URLS[protocol], Repeated(request), (b"",), timeout_s=TIMEOUT_S)
                 row = measure(target, Arrivals(rate), Duration(WARM_UP_S, seconds))
                 found = figures(row, "requests", "failed", "requests_per_s", "p50_ms", "p99_ms")
                 named = {"payload": payload, "protocol": PROTOCOLS[protocol], "rate": rate}
                 yield {**named, "bytes": len(request.body), **found}
+
+
+def worked_off(request: Request) -> None:
+    """Wait until the server answers soon; raise ScriptError if it never does."""
+    prompt, give_up = 0, time.monotonic() + PATIENCE_S
+    while prompt < IN_TURN:
+        began = time.monotonic()
+        answered = answers(URLS["http"], request)
+        prompt = prompt + 1 if answered and time.monotonic() - began < SOON_S else 0
+        if time.monotonic() > give_up:
+            raise ScriptError(f"the server has not worked off a load within {PATIENCE_S:g} s")
 
 
 def shown(rows: Rows) -> Rows:

@@ -1,7 +1,6 @@
 """Each payload is sent by each protocol at each rate, and the protocols are compared by payload."""
 
 from contextlib import contextmanager
-from itertools import count
 from types import SimpleNamespace
 
 import cv2
@@ -57,10 +56,9 @@ def measured(target, mode, duration):
 def rows(picture, monkeypatch):
     @contextmanager
     def running(*_):
-        yield SimpleNamespace(cpu_s=lambda: 0.0)
+        yield None
 
     monkeypatch.setattr(protocols, "running", running)
-    monkeypatch.setattr(protocols, "LOOK_S", 0.001)
     monkeypatch.setattr(protocols, "measure", measured)
     monkeypatch.setattr(protocols, "answers", lambda url, request: True)
     return [row for part in PROTOCOLS_BY_PAYLOAD.parts(13.0) for row in part.rows()]
@@ -80,14 +78,15 @@ def test_each_rate_of_each_is_measured_in_each_round_and_the_protocols_are_compa
 
 
 def test_a_load_begins_when_the_server_has_worked_off_the_load_before(monkeypatch):
-    monkeypatch.setattr(protocols, "LOOK_S", 0.001)
-    used = iter([0.0, 1.0, 1.0, 2.0, 2.0, 2.0])
-    protocols.settle(SimpleNamespace(cpu_s=lambda: next(used)))
-    assert list(used) == []
-    monkeypatch.setattr(protocols, "MOST_S", 0.0)
-    used = count()
-    with pytest.raises(ScriptError, match="still works"):
-        protocols.settle(SimpleNamespace(cpu_s=lambda: next(used)))
+    # A request in between that was refused, or came late, begins the count anew.
+    answered = iter([True, False, *[True] * protocols.IN_TURN])
+    monkeypatch.setattr(protocols, "answers", lambda *_: next(answered))
+    protocols.worked_off(None)
+    assert list(answered) == []
+    monkeypatch.setattr(protocols, "answers", lambda *_: False)
+    monkeypatch.setattr(protocols, "PATIENCE_S", 0.0)
+    with pytest.raises(ScriptError, match="has not worked off"):
+        protocols.worked_off(None)
 
 
 def test_a_load_without_an_answer_has_no_latency():

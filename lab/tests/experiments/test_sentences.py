@@ -67,7 +67,7 @@ def of_payloads():
     )
     json_ms = [one[form]["p50_ms"] for form in ("Seldon REST, lists", "REST, lists of uint8")]
     memory, grpc = one["shared memory, uint8"]["p50_ms"], one["gRPC, raw uint8"]["p50_ms"]
-    smaller = one[payloads.RAW_FLOATS]["bytes"] / one[payloads.JPEG]["bytes"]
+    smaller = one[payloads.RAW_FLOATS]["bytes"] / one[payloads.SELDON_JPEG]["bytes"]
     seconds = EXPERIMENTS["payloads"].stored().seconds
     slow = [one[f]["p50_ms"] for f in ("Seldon gRPC, Tensor", "Seldon REST, lists", "Seldon gRPC, ListValue")]
     assert all(1000 * seconds / ms < FEWEST for ms in slow)
