@@ -392,7 +392,7 @@ async def test_an_entry_that_this_code_has_not_made_is_a_miss_and_holds_nobody_u
             return [content and content.replace(b"\xa1b", b"\xa1\xff") for content in found]
 
     members = Members()
-    flow = cache(members, store=Foreign(10**6, 100, 60))
+    flow = cache(members, store=Foreign(10**6, 60))
     await flow(asking(b"2"))
     await flow(asking(b"1", b"2"))
     await flow(asking(b"1"))
