@@ -134,8 +134,9 @@ def crowded(image=JPEG, by=ANYONE, headers=None, pixels=0, **taken):
 
 async def uploaded(client):
     """The seconds that a body of a megabyte has."""
-    async with client.replica._ingress.admission.arriving() as upload:
-        upload.grow(2**20)
+    admission = client.replica._ingress.admission
+    async with admission.arriving() as upload:
+        admission.arrived(upload, 2**20)
         return round(upload.limit.when() - asyncio.get_running_loop().time())
 
 

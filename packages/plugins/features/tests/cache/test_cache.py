@@ -250,7 +250,7 @@ async def test_an_entry_that_is_not_of_our_making_is_a_miss(content):
     await cache(members, store=good)(asking(b"1"))
     [(_, short)] = good._entries.values()
     # Of another number of classes.
-    assert told(await cache(members, store=Broken(10**6, 100, 60), classes=3)(asking(b"1"))) == [False]
+    assert told(await cache(members, store=Broken(10**6, 60), classes=3)(asking(b"1"))) == [False]
 
 
 async def test_nothing_is_left_where_everything_failed():
@@ -376,7 +376,7 @@ async def test_what_a_part_took_is_counted_without_what_others_did_meanwhile(mon
             clock[0] += 1.0
             yield [2, 3], await self(batch.split([2, 3]))
 
-    async for _ in cache(Stages(), store=Kept(10**6, 100, 60)).parts(asking(b"0", b"1", b"2", b"3")):
+    async for _ in cache(Stages(), store=Kept(10**6, 60)).parts(asking(b"0", b"1", b"2", b"3")):
         clock[0] += 100
     # Of the first five seconds the first four are everyone's.
     assert took == [1.0, 1.0, 1.5, 1.5]

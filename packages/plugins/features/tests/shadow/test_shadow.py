@@ -9,9 +9,8 @@ from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item
 from deployments.pipeline.member_client import Member
 from ensemble_features.record import PixelTap, Record, Trials
-from ensemble_features.shadow.feature import replaced
+from ensemble_features.shadow.feature import replaced, shadows
 from ensemble_features.shadow.flow import Pairs, Shadow, ShadowCounters, ShadowSettings
-from ensemble_features.shadow.section import shadows
 from graph.config import parse
 from tests.batches import batch
 
