@@ -119,6 +119,7 @@ class HttpListener:
             http=HttpConnection,
             ws="none",
             lifespan="off",
+            interface="asgi3",
             log_config=None,
             access_log=False,
             proxy_headers=False,
