@@ -104,7 +104,9 @@ class Ensemble(Flow):
 
     async def _all(self, batch: Batch[PixelSets]) -> AsyncGenerator[Answers, None]:
         """Wait for every member, as long as the batch does."""
-        calls = (each.node(Batch(batch.payload[each.pixels], batch.items)) for each in self._all_members.values())
+        # All are made: only a flow with `first_pixels` gets some that are deferred.
+        pixels: Mapping[str, Any] = batch.payload
+        calls = (each.node(Batch(pixels[each.pixels], batch.items)) for each in self._all_members.values())
         found = zip(self._all_members, await asyncio.gather(*calls, return_exceptions=True), strict=True)
         yield (
             range(len(batch.items)),
