@@ -1,7 +1,7 @@
 """From plain Ray Serve, as it comes and as its documentation tunes it, to this application; and the price of the calls.
 
 Every step of this application keeps those above it. All get the same images from the same clients over HTTP. The
-columns are Locust's. Accuracy is measured on all labelled images, by the server's own decoding, prediction and
+stored figures are Locust's. Accuracy is measured on all labelled images, by the server's own decoding, prediction and
 combination. The price of a million calls is computed for the machines of a document, at its traffic and at these rates.
 """
 

@@ -15,7 +15,7 @@ from itertools import product
 from lab.benchmark.systems import OURS, running
 from lab.benchmark.workloads import MEMBERS, Placement, changed, photographs, workload
 from lab.experiments.experiment import declared
-from lab.rows import Part, Row, Rows, enough, measured
+from lab.rows import Part, Row, Rows, enough, measured, side_by_side
 
 CLIENTS = (1, 8)
 TOGETHER = "both"
@@ -73,5 +73,10 @@ def compare(rows: Rows) -> Mapping[str, str]:
 
 
 MEMBERS_ALONE = declared(
-    "members", parts=parts, ours=lambda row: row["served"] == TOGETHER, shown=shown, computed=compare
+    "members",
+    parts=parts,
+    ours=lambda row: row["served"] == TOGETHER,
+    shown=shown,
+    tabled=lambda rows: side_by_side(rows, "served", "where", "clients"),
+    computed=compare,
 )

@@ -82,8 +82,8 @@ def test_a_step_that_loses_stays_in_the_table():
     ]
     lines = LADDER.table(shown(records)).lines
     assert [line[0] for line in lines] == list(rates)
-    assert [line[8] for line in lines] == ["", "0.50", "4.00"]
-    assert lines[0][1] == "1,200"
+    assert [line[3] for line in lines] == ["", "0.50", "4.00"]
+    assert lines[0][1:3] == ["1.0", "100.0"]
 
 
 def test_a_server_that_does_not_start_leaves_its_row_and_the_steps_go_on(tmp_path, monkeypatch, draw):
@@ -110,7 +110,7 @@ def test_a_server_that_does_not_start_leaves_its_row_and_the_steps_go_on(tmp_pat
     assert records[0]["top1"] == 50.0
     lost = LADDER.table(records)
     assert lost.lines[1][1] == ""
-    assert lost.lines[3][8] == "1.00"
+    assert lost.lines[3][3] == "1.00"
     assert lost.notes[0].endswith("the server did not start: the end of its log")
     assert ladder.notes(records)[0].endswith("the first failure was 'HTTP 500'.")
     [(_, bars)] = LADDER.picture.groups(records)

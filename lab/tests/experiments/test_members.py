@@ -70,4 +70,4 @@ def test_too_few_requests_of_either_are_not_compared(rows):
 def test_a_server_that_failed_has_its_row(rows):
     failed = [{"placement": "colocated", "served": TOGETHER, "error": "no room"}, *rows[:4]]
     table = MEMBERS_ALONE.table(MEMBERS_ALONE.summary(failed))
-    assert table.notes[0].startswith("one process, both: not measured: no room")
+    assert table.notes[0].startswith("one process: not measured: no room")
