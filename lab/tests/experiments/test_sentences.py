@@ -56,7 +56,7 @@ def of_payloads():
     )
     json_ms = [one[form]["p50_ms"] for form in ("Seldon REST, lists", "REST, lists of uint8")]
     memory, grpc = one["shared memory, uint8"]["p50_ms"], one["gRPC, raw uint8"]["p50_ms"]
-    smaller = one[payloads.RAW_FLOATS]["bytes"] / one[payloads.JPEG]["bytes"]
+    smaller = one[payloads.RAW_FLOATS]["bytes"] / one[payloads.SELDON_JPEG]["bytes"]
     seconds = EXPERIMENTS["payloads"].stored().seconds
     slow = [one[f]["p50_ms"] for f in ("Seldon gRPC, Tensor", "Seldon REST, lists", "Seldon gRPC, ListValue")]
     assert all(1000 * seconds / ms < FEWEST for ms in slow)
@@ -139,7 +139,7 @@ def of_arrivals():
         f"{max(p99['torchserve']):.2f} s.",
         f"MLServer at most {failed['mlserver', 'grpc']} %, and their p99 was "
         f"{least_and_most(p99['triton'] + p99['mlserver'], '.1f')} s.",
-        f"at 0.1 to {max(arrivals.SHARES)} times the capacity",
+        f"at {min(arrivals.SHARES)} to {max(arrivals.SHARES)} times the capacity",
         f"the rate of {arrivals.CLIENTS} clients",
         f"takes more than {arrivals.TIMEOUT_S:.0f} s",
     ]
