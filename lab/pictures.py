@@ -25,6 +25,8 @@ XEON = "two virtual CPUs of a Xeon with VNNI"
 SYSTEMS = {
     ("limit", None): "the models without a server",
     ("ours", "colocated"): "this application, one process",
+    # By HTTP alone.
+    ("colocated", "colocated"): "this application, one process",
     ("ours", "separate"): "this application, every node separate",
     ("throughput", "colocated"): "this application, a process per core",
     ("cascade", "colocated"): "this application, one process, the cascade",
@@ -186,7 +188,7 @@ def _requests(workload: str, note: str) -> Chart:
         for row in sorted(_rows(workload), key=lambda row: (row["clients"], -row["requests_per_s"]))
         if row["protocol"] in {None, "http"} and row["clients"] in {8, 32}
     ]
-    own = {"ours", "throughput", "cascade"}
+    own = {"ours", "colocated", "throughput", "cascade"}
     bars = Bars(
         "requests_per_s", "{label}", "{requests_per_s:.0f}", "{clients} clients", lambda row: row["system"] in own
     )
