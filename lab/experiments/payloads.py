@@ -209,5 +209,6 @@ PAYLOADS = declared(
     parts=lambda seconds: [Part("forms", partial(every_form, seconds))],
     picture=picture,
     shown=shown,
+    tabled=lambda rows: [*_alone(rows).values()],
     computed=compare,
 )
