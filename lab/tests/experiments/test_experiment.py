@@ -311,7 +311,16 @@ def test_what_all_figures_have_becomes_a_sentence_and_other_hardware_stands_besi
 def test_a_figure_that_was_not_measured_is_listed():
     made = beside_reported([RATE, TIME], {"rate": "seven"}, "cores")
     assert "| Intel | time |" not in made
-    assert made.endswith("(not measured, or too few requests):\n\n- time: 26.9 ms (two)\n")
+    assert made.endswith("Reported, but not measured here, or with too few requests: time: 26.9 ms (two).\n")
+
+
+def test_what_most_figures_have_becomes_a_sentence_and_the_others_say_what_they_have():
+    others = [replace(TIME, subject="other"), replace(TIME, subject="third", hardware="")]
+    figures = [RATE, TIME, *others, replace(TIME, subject="fourth")]
+    made = beside_reported(figures, dict.fromkeys(("rate", "time", "other", "third", "fourth"), "six"), "cores")
+    assert "Every reported figure, unless it names another: model ResNet, hardware two. " in made
+    assert "| Intel | rate | 763 images/s (one) | six |\n| Intel | time | 26.9 ms | six |\n" in made
+    assert "| Intel | third | 26.9 ms (hardware not stated) | six |\n" in made
 
 
 def test_nothing_measured_is_no_table():
