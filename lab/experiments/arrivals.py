@@ -60,12 +60,18 @@ def with_shares(rows: Rows) -> Rows:
     ]
 
 
+def tabled(rows: Rows) -> Rows:
+    """Put the protocols side by side, without the lowest rate: no server is busy then."""
+    busy = [row for row in rows if row.get("share") != min(SHARES)]
+    return side_by_side(busy, "protocol", "system", "share", "rate")
+
+
 ARRIVALS = declared(
     "arrivals",
     parts=systems,
     ours=lambda row: row["system"] == "ours",
     shown=with_shares,
-    tabled=lambda rows: side_by_side(rows, "protocol", "system", "share", "rate"),
+    tabled=tabled,
     computed=compare_protocols,
 )
 

@@ -140,5 +140,5 @@ def test_the_table():
         ("photographs", "a", 1, 9.0, 1.0, None, None),
     ]
     assert PAYLOADS.table(shown([dict(zip(names, one, strict=True)) for one in costs])).markdown().splitlines()[2:] == [
-        "| b |  | 602,112 | 1.00 | 2.00 | 3.0 |",
+        "| b | 602,112 | 1.00 | 2.00 | 3.0 |",
     ]

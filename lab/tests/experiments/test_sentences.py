@@ -138,7 +138,7 @@ def of_arrivals():
         f"{failed['ours', 'grpc']} % over gRPC, with a p99 of at most {max(p99['ours']):.2f} s.",
         f"TorchServe refused {failed['torchserve', 'http']} and {failed['torchserve', 'grpc']} %, with a p99 of at most "
         f"{max(p99['torchserve']):.2f} s.",
-        f"MLServer at most {failed['mlserver', 'grpc']} %, and their p99 was "
+        f"Triton and MLServer refused at most {failed['mlserver', 'grpc']} %, with a p99 of "
         f"{least_and_most(p99['triton'] + p99['mlserver'], '.1f')} s.",
         f"the rate of {arrivals.CLIENTS} clients",
         f"takes more than {arrivals.TIMEOUT_S:.0f} s",
