@@ -145,6 +145,8 @@ EDGES = ("direct", "handle")
 REMOTE = {"tensorflow_serving": "ensemble", "open_inference": "resnet"}
 WAYS = ("inline", *EDGES, *REMOTE)
 PARTS = ("client", "ingress", "queue", "decode", "member", "combine", "label", "hops", "proxy")
+# Of the table, which has each hop besides.
+TABLED = (("client",), ("ingress",), ("queue",), ("decode", "combine", "label"), ("member",), ("proxy",))
 
 
 def part(name: str) -> str:
@@ -177,7 +179,7 @@ def tabled(rows: Rows) -> Rows:
     for row in rows:
         times = {f"whole request at {row['rate']}/s": row["latency_ms"]}
         if row["rate"] == MIDDLE:
-            each = {name: row[name] for name in PARTS if name != "hops"}
+            each = {" and ".join(names): sum(row[name] for name in names) for names in TABLED}
             times = {**each, **{f"hop: {name}": ms for name, ms in hops(row).items()}, **times}
         for name, ms in times.items():
             found.setdefault(name, {"part": name})[row["way"]] = ms

@@ -189,8 +189,7 @@ def of_scaling():
         f"{figures['clients per pod at which throughput levels off']} clients in the document",
         f"An image takes {1000 * wired['wire_there'] / wired['requests_per_s']:.0f} kilobits on the wire, and {images:.0f} in",
         f"{min(scaling.CLIENTS)} to {max(scaling.CLIENTS)} clients send images over HTTP to one replica",
-        "to 1 and 2 replicas on two cores",
-        '"machines: 2"',
+        'to 1 and 2 replicas on two cores. With 2 "machines"',
     ]
 
 
@@ -310,12 +309,12 @@ def of_threads():
     return [
         "with four workers on 8 cores",
         f"Here two workers compute {more:.1f} images/s, and one worker {base:.1f}.",
-        f"Threads matched to cores: {matched:.1f} images/s, {matched / base:.1f} times the first worker's {base:.1f} "
+        f"Threads matched to cores: {matched:.1f} images/s, {matched / base:.1f} times the first worker's "
         f"({second / first:.1f} times in the document).",
-        f"Pinned: {pinned:.1f} images/s, {100 * (pinned / matched - 1):.0f} % more ({100 * (third / second - 1):.0f} % more in the "
-        "document, which pins to 8 of 24 physical cores, by IPEX)",
-        f"All steps together: {pinned / base:.1f} times the first worker's images by PyTorch, and {openvino / base:.1f} times with "
-        f"OpenVINO in the place of IPEX ({third / first:.1f} and {food:.1f} times in the document)",
+        f"Pinned: {100 * (pinned / matched - 1):.0f} % more ({100 * (third / second - 1):.0f} % more in the document, on 8 of 24 "
+        "physical cores, by IPEX)",
+        f"All steps: {pinned / base:.1f} times the first worker's images by PyTorch, and {openvino / base:.1f} times by OpenVINO "
+        f"({third / first:.1f} and {food:.1f} times in the document, by IPEX)",
         f"a control group of {quota} CPUs",
     ]
 
