@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import subprocess
 from collections import defaultdict
@@ -248,9 +249,10 @@ def declared(name: str, *, ours: Callable[[Mapping[str, Any]], Any] = lambda row
 
 
 def figures(row: Measured, *names: str) -> Row:
-    """Take figures of a load by their names; its percentiles are called `p50_ms` and so on."""
+    """Take figures of a load by their names; its percentiles are called `p50_ms` and so on. Undefined ones are None."""
     percentiles = {f"{name}_ms": ms for name, ms in row.percentiles_ms.items()}
-    return {name: percentiles[name] if name in percentiles else getattr(row, name) for name in names}
+    found = {name: percentiles[name] if name in percentiles else getattr(row, name) for name in names}
+    return {name: None if isinstance(each, float) and math.isnan(each) else each for name, each in found.items()}
 
 
 def labelled() -> Dataset:
