@@ -26,7 +26,7 @@ from lab.benchmark.systems import OURS, named, running
 from lab.benchmark.workloads import CACHE, MEMBERS, Placement, Precision, Workload, changed, merge, workload
 from lab.experiments.experiment import declared, figures, labelled
 from lab.reported import of
-from lab.rows import Part, Row, Rows, enough
+from lab.rows import Part, Row, Rows, enough, side_by_side
 from scripts.errors import ScriptError
 
 CLIENTS = 32
@@ -213,5 +213,9 @@ def compare_costs(rows: Rows) -> Mapping[str, str]:
 
 
 COST = declared(
-    "cost", parts=lambda _: [Part("all", costs)], ours=lambda row: "here" in row["where"], computed=compare_costs
+    "cost",
+    parts=lambda _: [Part("all", costs)],
+    ours=lambda row: "here" in row["where"],
+    tabled=lambda rows: side_by_side(rows, "where", "name", "dollars_per_hour", "requests_per_s"),
+    computed=compare_costs,
 )
