@@ -10,7 +10,7 @@ from deployments.contract.errors import InvalidImage
 from deployments.contract.item import Item, MemberPrediction
 from deployments.pipeline.pipeline import Intercepted
 from ensemble_features.canary.feature import TrafficSplit, counters
-from ensemble_features.canary.section import CanaryConfig
+from ensemble_features.canary.settings import CanaryConfig
 from ensemble_features.canary.trial import Trial
 from ensemble_features.record import PixelTap, ShadowInterceptor, Trials
 from packages.plugins.features.tests.shadow.test_shadow import Breaks, Names, over, shadow, waiting

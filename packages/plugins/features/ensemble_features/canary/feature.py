@@ -16,7 +16,8 @@ from deployments.pipeline.pipeline import Answered, InFlight, Pipeline
 from deployments.repository.address import split_model
 from deployments.repository.repository import remember_rollback
 from ensemble_features.canary.flow import Canary, Comparison
-from ensemble_features.canary.section import SECTION, SUFFIX, CanarySection, canaries
+from ensemble_features.canary.section import SECTION, CanarySection, canaries
+from ensemble_features.canary.settings import SUFFIX
 from ensemble_features.canary.trial import CanaryCounters, CanaryStats, Trial
 from ensemble_features.record import PixelTap, ShadowInterceptor, Trials, answered
 from graph.feature import Feature, Site, Stage

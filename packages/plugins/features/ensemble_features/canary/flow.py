@@ -17,7 +17,7 @@ from deployments.contract.nodes import Node
 from deployments.contract.payload import Images, Probabilities
 from deployments.pipeline.member_client import patience_s
 from ensemble_features.background import Background, unhurried
-from ensemble_features.canary.section import SUFFIX
+from ensemble_features.canary.settings import SUFFIX
 from ensemble_features.canary.trial import Role, Trial
 from ensemble_features.record import Copied, Copy, Record, Trials
 

@@ -16,7 +16,7 @@ from deployments.contract.caller import ADDRESS, Caller
 from deployments.contract.counting import TaggedCounter
 from deployments.contract.item import Item
 from ensemble_features.canary.evidence import LIMIT, Allowance, Question, Reason, Score
-from ensemble_features.canary.section import CanaryConfig, CanarySettings
+from ensemble_features.canary.settings import CanaryConfig, CanarySettings
 from ensemble_features.proportion import Proportion, proportion
 from ensemble_features.record import Record, count_by_rightness
 from ensemble_serving.answer import Version

@@ -11,7 +11,7 @@ from deployments.pipeline.member_client import Member, QuorumSettings
 from deployments.pipeline.pipeline import Ensemble
 from ensemble_features.canary.feature import counters
 from ensemble_features.canary.flow import Canary
-from ensemble_features.canary.section import CanaryConfig
+from ensemble_features.canary.settings import CanaryConfig
 from ensemble_features.canary.trial import Trial
 from ensemble_features.record import Trials
 from tests.batches import batch, errors, notes

@@ -7,7 +7,7 @@ from deployments.contract.item import Item
 from ensemble_features.canary import flow
 from ensemble_features.canary.feature import counters
 from ensemble_features.canary.flow import Comparison
-from ensemble_features.canary.section import CanaryConfig
+from ensemble_features.canary.settings import CanaryConfig
 from ensemble_features.canary.trial import Trial
 from ensemble_features.record import Record, Trials
 from packages.plugins.features.tests.canary.test_canary import Breaks, Says, Waits, stable

@@ -2,7 +2,7 @@ from deployments.contract.item import Item
 from deployments.observe import metrics as observed
 from ensemble_features.canary import feature as metrics
 from ensemble_features.canary.feature import counters, follow
-from ensemble_features.canary.section import CanaryConfig
+from ensemble_features.canary.settings import CanaryConfig
 from ensemble_features.canary.trial import Trial as CanaryTrial
 from tests.metrics import recorded
 

@@ -8,7 +8,7 @@ from deployments.contract.item import Item
 from deployments.labeler import Labeler, LabelerSettings
 from deployments.reconfigure import LiveSettings
 from ensemble_features.canary.feature import counters
-from ensemble_features.canary.section import CanaryConfig, CanarySettings
+from ensemble_features.canary.settings import CanaryConfig, CanarySettings
 from ensemble_features.canary.trial import Trial
 from ensemble_features.record import Record
 
