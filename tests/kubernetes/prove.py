@@ -1,4 +1,4 @@
-"""Installs the chart of configs/kubernetes on the node that node.sh starts, and prints the table of docs/kubernetes.md.
+"""Installs the chart of configs/kubernetes on the node that node.sh starts, and prints the table of the benchmarks.
 
     python -m tests.kubernetes.prove [STEP...]      default: all, in the order of STEPS
 
