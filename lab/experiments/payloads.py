@@ -209,5 +209,6 @@ PAYLOADS = declared(
     parts=lambda seconds: [Part("forms", partial(every_form, seconds))],
     picture=picture,
     shown=shown,
+    tabled=lambda rows: [row for row in _alone(rows).values() if row["p50_ms"] is not None],
     computed=compare,
 )

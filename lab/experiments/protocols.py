@@ -23,7 +23,7 @@ from lab.benchmark.workloads import Workload, originals, square, trivial
 from lab.experiments.experiment import declared, figures
 from lab.experiments.forms import FORMS, JPEG, NUMBERS, answers
 from lab.experiments.payloads import EDGE, MEMBER, Repeated, jpeg, one_member
-from lab.rows import REACHED, Part, Row, Rows, measured
+from lab.rows import REACHED, Part, Row, Rows, measured, side_by_side
 from scripts.errors import ScriptError
 
 RATES, ROUNDS = (10, 30, 90), 3
@@ -108,5 +108,6 @@ PROTOCOLS_BY_PAYLOAD = declared(
     parts=lambda seconds: [Part("all", partial(every_payload, seconds))],
     ours=lambda row: row["protocol"] == "gRPC",
     shown=shown,
+    tabled=lambda rows: side_by_side(rows, "protocol", "payload", "rate"),
     computed=compare,
 )
