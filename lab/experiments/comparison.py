@@ -20,12 +20,16 @@ def beside_reported(figures: Sequence[Reported], here: Mapping[str, str], differ
         return ""
     usual = {what: found for what in STATED if (found := _usual(measured, what)) is not None}
     lines = [(each.document.name, each.subject, _told(each, usual), here[each.subject]) for each in measured]
-    stated = ", ".join(f"{what} {found or 'not stated'}" for what, found in usual.items())
+    documents = dict.fromkeys(each.document.name for each in measured)
+    # One document has no column.
+    first = int(len(documents) == 1)
+    by = [f"by {name}" for name in documents][:first]
+    stated = ", ".join([*by, *(f"{what} {found or 'not stated'}" for what, found in usual.items())])
     is_same = all(getattr(each, what) == found for each in measured for what, found in usual.items())
-    every = f"Every reported figure{'' if is_same else ', unless it names another'}: {stated}. " if usual else ""
+    every = f"Every reported figure{'' if is_same else ', unless it names another'}: {stated}. " if stated else ""
     lacking = [f"{each.subject}: {_told(each, usual)}" for each in figures if each.subject not in here]
     absent = [f"Reported, but not measured here, or with too few requests: {'; '.join(lacking)}.\n"] if lacking else []
-    table = Table(list(HEADS), lines, words=range(len(HEADS)))
+    table = Table(list(HEADS[first:]), [line[first:] for line in lines], words=range(len(HEADS) - first))
     return "\n".join([table.markdown(), f"{every}Differences here: {differs}.\n", *absent])
 
 

@@ -145,6 +145,8 @@ EDGES = ("direct", "handle")
 REMOTE = {"tensorflow_serving": "ensemble", "open_inference": "resnet"}
 WAYS = ("inline", *EDGES, *REMOTE)
 PARTS = ("client", "ingress", "queue", "decode", "member", "combine", "label", "hops", "proxy")
+# Of the table, which has each hop besides.
+TABLED = (("client",), ("ingress",), ("queue",), ("decode", "combine", "label"), ("member",), ("proxy",))
 
 
 def part(name: str) -> str:
@@ -164,13 +166,24 @@ def hops(row: Row) -> dict[str, float]:
 
 
 def with_parts(rows: Rows) -> Rows:
-    """Add the milliseconds of each of `PARTS`, the hops one by one, and their sum as a share of the latency."""
-    found = []
+    """Add the milliseconds of each of `PARTS`."""
+    return [
+        {**row, **{each: sum(ms for name, ms in row["steps_ms"].items() if part(name) == each) for each in PARTS}}
+        for row in rows
+    ]
+
+
+def tabled(rows: Rows) -> Rows:
+    """Put the ways side by side: their parts at the middle rate, with each hop, and the whole request at each rate."""
+    found: dict[str, Row] = {}
     for row in rows:
-        times = {each: sum(ms for name, ms in row["steps_ms"].items() if part(name) == each) for each in PARTS}
-        each = " + ".join(f"{ms:.2f}" for ms in hops(row).values())
-        found.append({**row, **times, "each_hop": each, "share": 100 * sum(times.values()) / row["latency_ms"]})
-    return found
+        times = {f"whole request at {row['rate']}/s": row["latency_ms"]}
+        if row["rate"] == MIDDLE:
+            each = {" and ".join(names): sum(row[name] for name in names) for names in TABLED}
+            times = {**each, **{f"hop: {name}": ms for name, ms in hops(row).items()}, **times}
+        for name, ms in times.items():
+            found.setdefault(name, {"part": name})[row["way"]] = ms
+    return sorted(found.values(), key=lambda line: line["part"].startswith("whole"))
 
 
 def configured(way: str, elsewhere: str | None = None) -> dict[str, Any]:
@@ -258,4 +271,4 @@ def picture(rows: Rows) -> Groups:
     return groups
 
 
-HOPS = declared("hops", parts=parts, picture=picture, shown=with_parts, computed=compare)
+HOPS = declared("hops", parts=parts, picture=picture, shown=with_parts, tabled=tabled, computed=compare)
