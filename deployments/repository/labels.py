@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from unicodedata import category
+from unicodedata import category, normalize
 
 from deployments.repository.errors import ModelError
 
@@ -47,7 +47,9 @@ def class_names(given: Iterable[str], where: Path | str) -> tuple[str, ...]:
     Raises:
         ModelError: a class has no name.
     """
-    lines = ["".join(" " if category(sign) in NO_TEXT else sign for sign in name).strip() for name in given]
+    # In the one form of characters with accents: files of macOS have another one.
+    lines = ["".join(" " if category(sign) in NO_TEXT else sign for sign in normalize("NFC", name)) for name in given]
+    lines = [line.strip() for line in lines]
     if "" in lines:
         raise ModelError(f"{where}: the class with index {lines.index('')} has no name; give it one")
     counts = Counter(lines)

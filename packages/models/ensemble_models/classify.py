@@ -13,12 +13,9 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from ensemble_models import client
-from ensemble_models.options import FILE, POSITIVE, Command, OutputFile, option
+from ensemble_models.options import FILE, POSITIVE, Command, OutputFile, Table, option
 from scripts.errors import ScriptError
 
 Result = tuple[Path, dict[str, Any]]
@@ -128,20 +125,19 @@ def into_file(args: SimpleNamespace, paths: Sequence[Path]) -> AnswersFile:
     return file
 
 
-def show(results: Sequence[Result], members: bool) -> Table:
+def table(results: Sequence[Result], members: bool) -> Table:
     """Make a table with a row for each class of an answer, and a row for each error."""
-    table = Table("image", "label", "probability", *(["members"] if members else []))
+    lines = list[tuple[str, ...]]()
     for path, answer in results:
-        # Plain text, because a file's name may look like markup; its end tells one file of a folder from another.
-        name = Text(str(path) if len(str(path)) <= LONGEST_PATH else f"…{str(path)[1 - LONGEST_PATH :]}")
+        # The end of a path tells one file of a folder from another.
+        name = str(path) if len(str(path)) <= LONGEST_PATH else f"…{str(path)[1 - LONGEST_PATH :]}"
         if "error" in answer:
-            table.add_row(name, Text(answer["error"]["message"], "red"), "")
+            lines.append((name, answer["error"]["message"]))
             continue
         votes = ", ".join(f"{k}: {v['label']} {v['probability']:.3f}" for k, v in answer.get("members", {}).items())
-        for rank, item in enumerate(answer["top"]):
-            row: list[Text | str] = [name if rank == 0 else "", Text(item["label"]), f"{item['probability']:.4f}"]
-            table.add_row(*row, *([votes if rank == 0 else ""] if members else []))
-    return table
+        first, *others = ((item["label"], f"{item['probability']:.4f}") for item in answer["top"])
+        lines += [(name, *first, *([votes] if members else [])), *(("", *other) for other in others)]
+    return Table(("image", "label", "probability", *(["members"] if members else [])), lines, (0, 1, 3))
 
 
 def to_json(results: Sequence[Result]) -> str:
@@ -184,7 +180,7 @@ def main(**given: Any) -> None:
     if args.json:
         print(to_json(results))
     else:
-        Console().print(show(results, args.members))
+        table(results, args.members).show()
     sys.exit(1 if any("error" in answer for answer in answers.values()) else 0)
 
 

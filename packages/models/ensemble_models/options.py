@@ -15,6 +15,7 @@ import click
 import msgspec
 import rich.table
 from rich.console import Console
+from rich.text import Text
 
 from scripts.errors import errors_in_one_line
 
@@ -123,13 +124,7 @@ def repository_option(command: Function) -> Function:
 def data_option(command: Function) -> Function:
     """Add the option `--data` to a command, labelled images."""
     described = "Zip file or folder of <class>/*.jpg; default: $ENSEMBLE_DATA/cifar10/test.zip."
-    return option("--data", type=FILE, default=default_data, callback=_is_named, help=described)(command)
-
-
-def _is_named(_context: click.Context, _option: click.Parameter, data: Path | None) -> Path:
-    if data is None:
-        raise click.UsageError("--data is required where ENSEMBLE_DATA is not set")
-    return data
+    return option("--data", type=FILE, required=True, default=default_data, help=described)(command)
 
 
 def default_data() -> Path | None:
@@ -169,7 +164,8 @@ class Table:
         for position, heading in enumerate(self.headings):
             drawn.add_column(heading, justify="left" if position in self.words else "right")
         for line in self.lines:
-            drawn.add_row(*line)
+            # As they are: a name may look like rich's markup.
+            drawn.add_row(*map(Text, line))
         out = console()
         out.print(drawn)
         for note in self.notes:

@@ -75,10 +75,6 @@ class Answers:
             if (other := self.labels.setdefault(answered, vote["label"])) != vote["label"]:
                 raise ScriptError(same_folder(other, vote["label"]))
 
-    def asked(self, name: str | None) -> int:
-        """Count the images that a member answered, or the ensemble."""
-        return len(self.votes[name])
-
     def of(self, name: str | None) -> tuple[Probabilities, NDArray[np.bool_]]:
         """Return the probabilities of a member's answers, float32 [N], and whether they were right, bool [N]."""
         sure, right = zip(*self.votes[name], strict=True)
@@ -121,14 +117,14 @@ def running(url: str, config: EnsembleConfig, dataset: Dataset, connections: int
     members = [
         Score.of(name, _precision(config, name, version), *answers.of(name), version)
         for name, version in answers.versions.items()
-        if answers.asked(name) == answers.images
+        if len(answers.votes[name]) == answers.images
     ]
     ensemble = Score.of(ENSEMBLE, joined(members), *answers.of(None))
     sentences = [gain(ensemble, members)] if len(members) == len(answers.versions) else []
     sentences += [
-        f"The cascade asked {name} about {100 * answers.asked(name) / answers.images:.1f} % of the images."
+        f"The cascade asked {name} about {100 * len(answers.votes[name]) / answers.images:.1f} % of the images."
         for name in answers.versions
-        if answers.asked(name) < answers.images
+        if len(answers.votes[name]) < answers.images
     ]
     return [*members, ensemble], [*sentences, *contributions(url)]
 

@@ -1,32 +1,16 @@
-"""What the importers of Kubernetes manifests share: documents of a file, and models of a manifest."""
+"""What the importers of Kubernetes manifests share: models of a manifest, and shares of the images."""
 
 import math
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from deployments.repository.repository import versions
-from ensemble_models.imports.found import ImportedMember, Part, text_in
-from ensemble_models.imports.places import keep_version, local, model_of
+from ensemble_models.imports.found import ImportedMember, Part
+from ensemble_models.imports.places import local, model_of
 from scripts.errors import ScriptError
 
 REPLICAS = "each replica of the ingress has all inline members: `num_replicas` of Ingress, in `deployments`"
 RESOURCES = "`ray_actor_options` of Ingress, in `deployments`"
 CODE = "its image's code is not read: the transformer decodes and resizes; --data, or --normalize, says the rest"
-
-
-def documents(file: Path) -> list[dict[str, Any]]:
-    """Read the documents of a YAML or JSON file that have a kind.
-
-    Raises:
-        ScriptError: it is damaged.
-    """
-    try:
-        found = list(yaml.safe_load_all(text_in(file)))
-    except (yaml.YAMLError, ValueError, RecursionError) as err:
-        raise ScriptError(f"{file} is no YAML: {err}") from None
-    return [each for each in found if isinstance(each, dict) and isinstance(each.get("kind"), str)]
 
 
 def named(manifest: Part) -> str:
@@ -42,7 +26,7 @@ def member_of(root: Path, name: str, address: str) -> ImportedMember | None:
     member = ImportedMember(name)
     if numbers := versions(path.parent, path.name):
         path = path / str(numbers[-1])
-        keep_version(member, path)
+        member.flags["--version"] = (path.name,)
     member.source = model_of(root, path)
     return member
 

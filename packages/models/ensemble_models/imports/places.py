@@ -8,17 +8,11 @@ import openvino as ov
 
 from deployments.repository.errors import ModelError, reason
 from deployments.repository.repository import versions
-from ensemble_models.exporters.folder import MODELS, SAVED_MODEL
-from ensemble_models.imports.found import ImportedMember, Part
-from ensemble_models.prepare.source import ADVICE
+from ensemble_models.exporters.folder import model_in
+from ensemble_models.imports.found import CHANGED, TAKEN, Part
 from scripts.errors import ScriptError
 
 SCHEME = re.compile(r"[a-z0-9]+://")
-CODE = {
-    **ADVICE,
-    ".mar": "TorchServe's archive holds code; export its model as ONNX, then name the file by --members",
-    **dict.fromkeys((".pkl", ".pickle", ".joblib"), "a pickle holds code; export the model as ONNX"),
-}
 IMAGE, SCORES = 4, 2
 
 
@@ -60,19 +54,12 @@ def model_of(root: Path, folder: Path, names: Collection[str] = ()) -> Path:
     """Find the model in the folder of a version: by one of its names, else the only one.
 
     Raises:
-        ScriptError: there is none, several, or one that holds code.
+        ModelError: see `model_in`.
+        ScriptError: it is outside of the folder `root`.
     """
     known = [folder / name for name in names if (folder / name).exists()]
-    files = sorted(folder.iterdir()) if folder.is_dir() else [folder]
-    found = known[:1] or [file for file in files if file.suffix in MODELS or (file / SAVED_MODEL).is_file()]
-    if len(found) == 1:
-        return inside(root, found[0], str(found[0]))
-    for file in files:
-        if file.suffix in CODE:
-            raise ScriptError(f"{file}: {CODE[file.suffix]}")
-    some = ", ".join(file.name for file in found[:4])
-    what = f"several models ({some})" if found else f"no model ({', '.join(MODELS)}, or {SAVED_MODEL})"
-    raise ScriptError(f"{folder} has {what}")
+    file = known[0] if known else model_in(folder)
+    return inside(root, file, str(file))
 
 
 def choose_version(part: Part, field: str, base: Path) -> Path:
@@ -89,16 +76,11 @@ def choose_version(part: Part, field: str, base: Path) -> Path:
     if len(numbers) > 1:
         others = ", ".join(map(str, numbers[:-1]))
         part.found.note(
-            part.name, field, "changed", f"serves version {numbers[-1]}; for {others} prepare it and set `canary`"
+            part.name, field, CHANGED, f"serves version {numbers[-1]}; for {others} prepare it and set `canary`"
         )
     else:
-        part.taken(field, f"version {numbers[-1]}")
+        part.tell(TAKEN, field, f"version {numbers[-1]}")
     return base / str(numbers[-1])
-
-
-def keep_version(member: ImportedMember, folder: Path) -> None:
-    """Give a member's model the number that its version had."""
-    member.flags["--version"] = (folder.name,)
 
 
 def is_classifier(source: Path) -> bool:

@@ -31,22 +31,19 @@ USUAL: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "caffe": ((123.68 / WHITE, 116.779 / WHITE, 103.939 / WHITE), (1 / WHITE,) * 3),
     "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
     "cifar": ((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)),
+    # Half of a usual one: ImageNet's mean without its deviation, or the reverse; the middle of the range, undivided.
+    "imagenet-mean": ((0.485, 0.456, 0.406), (1.0,) * 3),
+    "imagenet-std": ((0.0,) * 3, (0.229, 0.224, 0.225)),
+    "centered": ((0.5,) * 3, (1.0,) * 3),
+    "centered-255": ((0.5,) * 3, (1 / WHITE,) * 3),
 }
+# Each image less its own mean, divided by its own standard deviation: no fixed mean and std, so no choice of an option.
+PER_IMAGE = "per image"
 ORDERS: tuple[Color, ...] = ("RGB", "BGR")
 READABLE = (".onnx", ".tflite", ".pdmodel", ".xml", ".pb")
 # The share of the shorter side that ImageNet's evaluation keeps: 224 of 256 pixels.
 CROP_RATIO = 0.875
 UNSAID = "its exporter does not say in which order the model takes the colours"
-# What to do about files that OpenVINO can't read, by their suffix.
-ADVICE = {
-    ".json": "if it is PaddlePaddle's, save it with FLAGS_enable_pir_api=0 in the environment, which makes a .pdmodel",
-    **dict.fromkeys((".keras", ".h5"), "save it by Keras' model.export(FOLDER), which makes a SavedModel"),
-    **dict.fromkeys(
-        (".pt", ".pt2", ".pth", ".ckpt", ".bin", ".safetensors"),
-        "PyTorch's own files run or evaluate what is in them, or lack the network; export it as ONNX: "
-        "torch.onnx.export(model.eval(), torch.zeros(1, 3, HEIGHT, WIDTH), 'model.onnx')",
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -160,8 +157,6 @@ def read(given: Path) -> Source:
     if not given.exists():
         raise ModelError(f"there is no {given}")
     path = model_in(given)
-    if path.suffix in ADVICE:
-        raise ModelError(f"{path} is not read: {ADVICE[path.suffix]}")
     if path.is_file() and (what := no_model(path)):
         raise ModelError(f"{path} is {what}")
     try:
