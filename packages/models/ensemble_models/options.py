@@ -124,7 +124,13 @@ def repository_option(command: Function) -> Function:
 def data_option(command: Function) -> Function:
     """Add the option `--data` to a command, labelled images."""
     described = "Zip file or folder of <class>/*.jpg; default: $ENSEMBLE_DATA/cifar10/test.zip."
-    return option("--data", type=FILE, required=True, default=default_data, help=described)(command)
+    return option("--data", type=FILE, default=default_data, callback=_is_named, help=described)(command)
+
+
+def _is_named(_context: click.Context, _option: click.Parameter, data: Path | None) -> Path:
+    if data is None:
+        raise click.UsageError("--data is required where ENSEMBLE_DATA is not set")
+    return data
 
 
 def default_data() -> Path | None:

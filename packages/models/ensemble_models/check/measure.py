@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,15 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from deployments.combiner import Method
-from deployments.contract.errors import EnsembleError
 from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Preprocessing
 from deployments.contract.proportion import wilson
 from deployments.repository.repository import find, versions
-from deployments.transformer.decoding import read_header
 from ensemble_models.check.choice import Choice
 from ensemble_models.check.report import ENSEMBLE, Score, gain, joined
-from ensemble_models.dataset import LIMITS, Dataset, indices, truth_of, used_for
+from ensemble_models.dataset import Dataset, check_image, indices, truth_of, used_for
 from ensemble_models.ensembles import Members
 from ensemble_models.prediction import Candidate, measured_predictions, of_configuration, of_models, weight_bytes
 from ensemble_models.statistics import Interval, Truth, hits
@@ -55,16 +54,14 @@ def sizes(config: EnsembleConfig, agreed: EnsembleSignature, dataset: Dataset) -
         differs = own.crop_ratio not in {None, wanted.crop_ratio}
         other = f"; its model was prepared for {own.crop_ratio:g}" if differs else ""
         yield f"{member.name} gets {height} x {width} pixels ({cut}{other})."
-    heights, widths = [], []
-    for encoded, _ in islice(dataset.read(), MEASURED):
-        try:
-            header = read_header(encoded, LIMITS)
-        except EnsembleError:
-            continue
-        heights.append(header.height)
-        widths.append(header.width)
-    if heights:
-        yield f"The images have {statistics.median(heights):g} x {statistics.median(widths):g} pixels (medians)."
+    sides = []
+    for name, (encoded, _) in islice(zip(dataset.names, dataset.read(), strict=True), MEASURED):
+        with suppress(ScriptError):
+            header = check_image(name, encoded)
+            sides.append((header.height, header.width))
+    if sides:
+        height, width = map(statistics.median, zip(*sides, strict=True))
+        yield f"The images have {height:g} x {width:g} pixels (medians)."
 
 
 def confusions(answers: Truth, labels: Truth, names: Sequence[str]) -> Iterator[str]:

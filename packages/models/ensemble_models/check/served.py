@@ -52,11 +52,7 @@ class Answers:
         """
         if "error" in answer:
             raise ScriptError(f"the server refused an image: {answer['error'].get('message')}")
-        members, versions = answer.get("members"), answer.get("model_versions")
-        if not isinstance(members, dict) or not isinstance(versions, dict):
-            raise ScriptError(
-                f"an answer has no members or model_versions: {str(answer)[:200]}; is it ensemble-serving?"
-            )
+        members, versions = answer["members"], answer["model_versions"]
         if missing := answer.get("missing"):
             raise ScriptError(f"an image was answered without a member ({missing}), which would count as the ensemble")
         if answer.get("load_shed"):

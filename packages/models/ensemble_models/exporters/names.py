@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from deployments.repository.errors import ModelError, reason
-from deployments.repository.labels import class_names
+from deployments.repository.labels import class_names, without_indices
 
 # A longer file is none of names, nor any other one beside a model that is read.
 MOST_BYTES, MOST_VALUES = 16 << 20, 1_000_000
@@ -19,9 +19,7 @@ MARKS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "ut
 BACKGROUND = re.compile(r"_*(background|dummy|other)( class)?_*", re.IGNORECASE)
 # The keys of a mapping that holds the names, besides other fields.
 HOLDERS = ("names", "labels", "classes", "class_names", "categories", "id2label", "label_names", "class_to_idx")
-# A line with an index, or with ImageNet's id of a class, before the name, or with an index behind it.
-NUMBERED = re.compile(r"\s*(?P<index>\d+)\s*[:,;\t ]\s*(?P<name>\S.*)")
-SYNSET = re.compile(r"n\d{8}[,\s]\s*(?P<name>\S.*)")
+# A line with an index behind the name.
 COUNTED = re.compile(r"(?P<name>\S.*?)\s*[:,;\t ]\s*(?P<index>\d+)\s*")
 NAME_COLUMNS = re.compile(r"(class|label|category)?[_ ]?(name|label|class|category|description)s?", re.IGNORECASE)
 
@@ -129,13 +127,9 @@ def _parsed(text: str, suffix: str) -> Iterable[str]:
     if suffix in {".csv", ".tsv"}:
         return _table(text)
     lines = text.rstrip().replace("\r\n", "\n").split("\n") if stripped else []
-    for form in (NUMBERED, COUNTED):
-        found = [form.fullmatch(line) for line in lines]
-        names = _in_order([(int(each["index"]), each["name"]) for each in found if each is not None])
-        if lines and len(names) == len(lines) and _differ(names):
-            return names
-    synsets = [SYNSET.fullmatch(line.strip()) for line in lines]
-    return lines if None in synsets else [each["name"] for each in synsets if each is not None]
+    counted = [found for line in lines if (found := COUNTED.fullmatch(line))]
+    names = _in_order([(int(each["index"]), each["name"]) for each in counted])
+    return names if lines and len(names) == len(lines) and _differ(names) else without_indices(lines)
 
 
 def _table(text: str) -> list[str]:
