@@ -7,10 +7,9 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any
 
 import click
 
@@ -40,7 +39,6 @@ class AnswersFile:
         Raises:
             ScriptError: the file holds something else.
         """
-        self._path = path
         content = path.read_bytes() if path.exists() else b""
         complete = content[: content.rfind(b"\n") + 1]
         rows = csv.DictReader(io.StringIO(complete.decode("utf-8", "surrogateescape"), newline=""))
@@ -52,15 +50,11 @@ class AnswersFile:
         self._examples: dict[str, str] = {}
         if len(complete) < len(content):
             path.write_bytes(complete)
-
-    @contextmanager
-    def open(self) -> Iterator[Self]:
-        """Open the file for `note`."""
-        with self._path.open("a", newline="", encoding="utf-8", errors="surrogateescape") as self._stream:
-            self._rows = csv.DictWriter(self._stream, COLUMNS)
-            if self._stream.tell() == 0:
-                self._rows.writeheader()
-            yield self
+        # Each line is written at once, so that an interruption loses none.
+        self._stream = path.open("a", 1, newline="", encoding="utf-8", errors="surrogateescape")
+        self._rows = csv.DictWriter(self._stream, COLUMNS)
+        if not complete:
+            self._rows.writeheader()
 
     def note(self, path: Path, answer: dict[str, Any]) -> None:
         """Count an answer or an error, and write it if it is final."""
@@ -75,7 +69,10 @@ class AnswersFile:
             row = {} if again else {"path": path, "error": code, "message": error["message"]}
         if row:
             self._rows.writerow(row)
-            self._stream.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
 
     def report(self, images: int) -> Iterator[str]:
         """Report the outcome of `images` images in words."""
@@ -117,11 +114,12 @@ def into_file(args: SimpleNamespace, paths: Sequence[Path]) -> AnswersFile:
     """Classify the images that the file of `--output` has no final answer for, and write theirs."""
     file = AnswersFile(args.output)
     left = [path for path in paths if str(path) not in file.finished]
-    with file.open():
-        try:
-            classify(args, left, file.note)
-        except KeyboardInterrupt:
-            sys.exit(f"stopped; what was answered is in {args.output}, and the same command continues with it")
+    try:
+        classify(args, left, file.note)
+    except KeyboardInterrupt:
+        sys.exit(f"stopped; what was answered is in {args.output}, and the same command continues with it")
+    finally:
+        file.close()
     return file
 
 

@@ -21,7 +21,7 @@ from ensemble_models.imports.found import Found, ImportedMember
 from ensemble_models.imports.read import read
 from ensemble_models.options import FILE, Command, OutputFile, option, repository_option
 from ensemble_models.prepare import __main__ as prepare
-from ensemble_models.prepare.source import ORDERS, USUAL
+from ensemble_models.prepare.source import BY_NAME, ORDERS
 from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.strict_yaml import Document
@@ -209,7 +209,7 @@ def check(file: Path, members: Sequence[ImportedMember]) -> None:
 @option("--from", "origin", type=FILE, help="Another server's model repository or configuration.")
 @option("--data", type=FILE, help="Labelled images, <class>/*.jpg; decide how files are prepared.")
 @option("--labels", type=FILE, help="Class names in order of index, for files that have none.")
-@option("--normalize", type=click.Choice(tuple(USUAL)), help="Mean and deviation, where nothing says it.")
+@option("--normalize", type=click.Choice(tuple(BY_NAME)), help="Mean and deviation, where nothing says it.")
 @option("--channel-order", type=click.Choice(ORDERS), help="Order of the colours, where nothing says it.")
 @repository_option
 def main(file: Path, members: tuple[str, ...], origin: Path | None, repository: Path, **given: Any) -> None:

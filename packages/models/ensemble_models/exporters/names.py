@@ -41,10 +41,12 @@ def read_text(file: Path) -> str:
 
 def names_in(content: bytes, file: Path) -> tuple[str, ...]:
     """Read class names in the content of a file: lines, a table, JSON, YAML, or what Python prints."""
+    text = text_of(content, file)
     try:
-        return class_names(_parsed(text_of(content, file), file.suffix.lower()), file)
+        names = list(_parsed(text, file.suffix.lower()))
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, csv.Error, yaml.YAMLError) as err:
         raise ModelError(f"{file} has no class names in a usual form, as a name on each line: {reason(err)}") from err
+    return class_names(names, file)
 
 
 def read_bytes(file: Path) -> bytes:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ensemble_models.imports.found import CHANGED, LEFT_OUT, TAKEN, Found, ImportedMember, Part
-from ensemble_models.imports.manifests import CODE, REPLICAS, RESOURCES, member_of, named, share_out
+from ensemble_models.imports.places import CODE, REPLICAS, RESOURCES, member_of, named, share_out
 from scripts.errors import ScriptError
 
 DEPLOYMENT = "SeldonDeployment"

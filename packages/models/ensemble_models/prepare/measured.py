@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -148,7 +149,9 @@ class Measured:
             ScriptError: see `choose_normalization`; or another mean and standard deviation than a usual one is better.
         """
         args = self._args
-        self._allowed = usual(args.channel_order, args.normalize) if given is None else [given]
+        allowed = usual(args.channel_order, args.normalize) if given is None else [given]
+        is_open = given is None and not args.normalize
+        self._choose_by = partial(trials.choose_normalization, allowed, self._trial, is_open=is_open)
         try:
             doubt = self._choose()
         except Permuted as err:
@@ -157,7 +160,7 @@ class Measured:
             labels = tuple(self.labels[label] for label in err.found)
             self._trial.set_order(IMAGES, labels, indices(self._images, labels, f"model {args.name!r}"))
             doubt = self._choose()
-        if given is None and not args.normalize:
+        if is_open:
             better = trials.better_fit(self._trial, self.normalization, self._ways[0])
             if better is not None:
                 raise ScriptError(
@@ -168,24 +171,23 @@ class Measured:
 
     def _choose(self) -> str:
         """Choose by the first way to resize with which the images decide; raise what it raised if none does."""
-        undecided: trials.Undecided | None = None
+        undecided = []
         for way in self._ways:
             try:
-                self.normalization, doubt = trials.choose_normalization(self._allowed, self._trial, way)
+                self.normalization, doubt = self._choose_by(way)
             except trials.Undecided as err:
-                undecided = undecided or err
+                undecided.append(err)
                 continue
             self._ways = [way, *(each for each in self._ways if each != way)]
             return doubt
-        assert undecided is not None
-        raise undecided
+        raise undecided[0]
 
     def resize(self) -> tuple[Preprocessing, str]:
         """Choose the way to resize, and say why; see `choose_resizing`."""
         way, why = choose_resizing(self._trial, self.normalization, self._ways)
         if way != self._ways[0]:
             self._ways = [way]
-            self.normalization, _ = trials.choose_normalization(self._allowed, self._trial, way)
+            self.normalization, _ = self._choose_by(way)
         return way, why
 
     def doubt_resizing(self) -> str:

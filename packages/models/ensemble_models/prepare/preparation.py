@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import openvino as ov
 
 from deployments.contract.preprocessing import Preprocessing, Resize, Size
@@ -130,13 +129,7 @@ class Preparation:
         scores = scores_of(plain, self._size, few)
         if self._args.head:
             return self._args.head, "by --head"
-        head = recognize(plain, scores)
-        if few is not None and head == "logits" and np.abs(scores).max() <= 1 + 1e-5:
-            raise ScriptError(
-                "its scores are all from -1 to 1, as cosines are, so that a softmax makes no class likely: say --head "
-                "logits to take them, then fit a temperature by `ensemble calibrate`"
-            )
-        return head, f"by its scores of noise{'' if few is None else ' and images'}"
+        return recognize(plain, scores), f"by its scores of noise{'' if few is None else ' and images'}"
 
     def _known(self, fact: str) -> Any:
         """Return what an option or an exporter says about a fact; None if neither does."""

@@ -13,7 +13,7 @@ from deployments.contract.preprocessing import Preprocessing
 from ensemble_models.dataset import decode
 from ensemble_models.options import Table
 from ensemble_models.prepare.orders import GIVEN, Permuted, assignment, most_frequent
-from ensemble_models.prepare.source import ORDERS, PER_IMAGE, WHITE, Normalization, usual
+from ensemble_models.prepare.source import PER_IMAGE, WHITE, Normalization, rare, usual
 from ensemble_models.statistics import Interval, Truth, hits, less_surprised, log_loss
 from scripts.errors import ScriptError
 
@@ -28,9 +28,15 @@ ENOUGH = 50
 # How means are moved and standard deviations multiplied, so that another normalization than the usual ones shows.
 MOVES, FACTORS, STEPS = (0.2, -0.2), (0.6, 1.6), 4
 # So many of the images that the chosen normalization gets wrong select another one.
-FITTED = 50
+FITTED = 25
 # If fewer become right, and none wrong, the interval of the gain reaches 0.
 FEWEST_MENDED = 4
+
+BETTER = "is right more often than what the flags say: pass it, or leave out --data to keep what the flags say"
+ITSELF = (
+    "the model is right more often if each image is less its own mean and divided by its own standard deviation, which "
+    "the server does not do: export the model with this step inside"
+)
 
 Way = tuple[Normalization, Preprocessing]
 
@@ -47,8 +53,7 @@ def normalized(pixels: Pixels, by: Normalization) -> NDArray[np.float32]:
         middle, spread = rows.mean(1), np.maximum(rows.std(1), rows.shape[1] ** -0.5)
         return ((ordered - middle[:, None, None, None]) / spread[:, None, None, None]).astype(np.float32)
     scale = WHITE * np.asarray(by.std, np.float32)
-    found: NDArray[np.float32] = ordered / scale - np.asarray(by.mean, np.float32) * WHITE / scale
-    return found
+    return np.asarray(ordered / scale - np.asarray(by.mean, np.float32) * WHITE / scale, np.float32)
 
 
 @dataclass
@@ -151,7 +156,7 @@ class Trial:
 
 
 def choose_normalization(
-    allowed: Sequence[Normalization], trial: Trial, way: Preprocessing
+    allowed: Sequence[Normalization], trial: Trial, way: Preprocessing, *, is_open: bool
 ) -> tuple[Normalization, str]:
     """Choose the allowed way with which a model is right most often, and the order of the classes; see `Trial`.
 
@@ -159,6 +164,7 @@ def choose_normalization(
         allowed: what fits the flags.
         trial: the labelled images.
         way: how they get the model's size.
+        is_open: whether a rare normalization is allowed, too.
 
     Returns:
         The normalization, and a clause on what could not be told.
@@ -166,10 +172,9 @@ def choose_normalization(
     Raises:
         Permuted: the outputs are in none of the orders.
         Undecided: the images don't decide, or none is better than guessing.
-        ScriptError: a usual one is better than those allowed.
+        ScriptError: another one is better than those allowed.
     """
-    per_image = [Normalization(order, (0.0,) * 3, (1.0,) * 3, PER_IMAGE) for order in ORDERS]
-    every = [*allowed, *(each for each in usual() if each not in allowed), *per_image]
+    every = [*allowed, *(each for each in usual() if each not in allowed)]
     outputs = dict(zip(every, trial.race([(each, way) for each in every]), strict=True))
     _choose_order(trial, max(outputs.values(), key=lambda each: (len(each), trial.best_order(each).mean())))
     right = {each: trial.right(output) for each, output in outputs.items()}
@@ -194,7 +199,7 @@ def choose_normalization(
         difference = Interval.paired(right[row][:both] - right[kept][:both])
         if row not in allowed:
             if difference.low > 0:
-                raise ScriptError(_describe_better(row, difference.mean))
+                raise ScriptError(f"{row.flags} {BETTER}")
             continue
         mine, kepts = outputs[row][:both], outputs[kept][:both]
         same = both >= ENOUGH and np.array_equal(mine.argmax(1), kepts.argmax(1))
@@ -205,25 +210,17 @@ def choose_normalization(
         elif not less_surprised(mine, kepts, trial.labels[:both]):
             unlike.append(row)
     kept, doubt = _likeliest(alike, outputs, trial)
+    if (better := more_right(trial, kept, way, rare(kept.order))) is not None:
+        if better.name == PER_IMAGE or not is_open:
+            raise ScriptError(ITSELF if better.name == PER_IMAGE else f"{better.flags} {BETTER}")
+        alike = [each for each in rare(kept.order) if each.name != PER_IMAGE and each.is_like(better)]
+        return _likeliest(alike, {each: trial.outputs((each, way)) for each in alike}, trial)
     if unlike:
         raise Undecided(
             f"these {len(trial.labels)} images don't tell {kept.flags} from {unlike[0].flags}; pass the flags "
             "of one of them, or more images by --data"
         )
     return kept, doubt
-
-
-def _describe_better(row: Normalization, points: float) -> str:
-    """Describe a normalization that is right more often than the allowed ones, by so many points."""
-    if row.name == PER_IMAGE:
-        return (
-            f"the model is right more often, by {points:.1f} points, if each image is less its own mean and divided by "
-            "its own standard deviation, which the server does not do: export the model with this step inside"
-        )
-    return (
-        f"{row.flags} is right more often than what the flags say, by {points:.1f} points: pass it, or leave out "
-        "--data to keep what the flags say"
-    )
 
 
 def _choose_order(trial: Trial, outputs: Probabilities) -> None:
@@ -289,23 +286,30 @@ def neighbours(of: Normalization) -> list[Normalization]:
     ]
 
 
-def better_fit(trial: Trial, chosen: Normalization, way: Preprocessing) -> Normalization | None:
-    """Look for a clearly better mean and standard deviation around the chosen ones; None if there is none.
+def more_right(
+    trial: Trial, kept: Normalization, way: Preprocessing, tried: Sequence[Normalization]
+) -> Normalization | None:
+    """Find one of several normalizations that is clearly right more often than the kept one; None if there is none.
 
-    Only images that the chosen ones get wrong can become right, so these images select, and all images judge.
+    Only images that the kept one gets wrong can become right, so some of them select, and all images judge.
     """
-    kept = chosen
+    right = trial.right(trial.outputs((kept, way)))
+    wrong = np.flatnonzero(right == 0)[:FITTED]
+    if len(wrong) < FEWEST_MENDED:
+        return None
+    mended = [hits(trial.predicted((each, way), wrong), trial.labels[wrong]).sum() for each in tried]
+    best = tried[int(np.argmax(mended))]
+    if max(mended) < FEWEST_MENDED:
+        return None
+    others = trial.right(trial.race([(kept, way), (best, way)])[1])
+    return best if Interval.paired(others - right[: len(others)]).low > 0 else None
+
+
+def better_fit(trial: Trial, chosen: Normalization, way: Preprocessing) -> Normalization | None:
+    """Look for a clearly better mean and standard deviation around the chosen ones; None if there is none."""
+    kept = None
     for _ in range(STEPS):
-        right = trial.right(trial.outputs((kept, way)))
-        wrong = np.flatnonzero(right == 0)[:FITTED]
-        if len(wrong) < FEWEST_MENDED:
+        if (better := more_right(trial, kept or chosen, way, neighbours(kept or chosen))) is None:
             break
-        mended = {each: hits(trial.predicted((each, way), wrong), trial.labels[wrong]) for each in neighbours(kept)}
-        best = max(mended, key=lambda each: float(mended[each].sum()))
-        if mended[best].sum() < FEWEST_MENDED:
-            break
-        others = trial.right(trial.race([(kept, way), (best, way)])[1])
-        if Interval.paired(others - right[: len(others)]).low <= 0:
-            break
-        kept = best
-    return None if kept == chosen else kept
+        kept = better
+    return kept

@@ -45,7 +45,7 @@ HUES = {
 }  # fmt: skip
 # Far from grey in other directions.
 FAR = {name: COLOURS[name] for name in ("coal", "lake", "meadow", "poppy", "sand")}
-ACCENTS = {normalize("NFC", name): COLOURS[each] for name, each in (("blé", "sand"), ("käfer", "coal"), ("öl", "lake"))}
+ACCENTS = {normalize("NFC", f"é {name}"): colour for name, colour in COLOURS.items()}
 DECOMPOSED = {normalize("NFD", name): colour for name, colour in ACCENTS.items()}
 OWN = Normalization("RGB", (0.6, 0.5, 0.35), (0.12, 0.12, 0.12))
 
@@ -207,8 +207,8 @@ KINDS = [
     Kind("tanh behind the last layer", trained(head=ops.tanh), "the model without it, or `--head`", "by a Tanh.*--head logits", ("--head", "logits")),  # noqa: E501
     Kind("the index of a class in place of scores (argmax)", trained(head=make.argmax), "the model without its last operation", "the likeliest classes .* export it without that operation"),  # noqa: E501
     Kind("the name of a class in place of scores", partial(make.names_onnx, colours=COLOURS), "the model without its last operations", "takes or answers texts", file="model.onnx"),  # noqa: E501
-    Kind("cosines, from -1 to 1", saved(lambda: make.cosines(FAR)), "`--head`", "as cosines are.*--head logits", ("--head", "logits"), colours=FAR),  # noqa: E501
-    Kind("cosines of the classes in any other order", saved(lambda: make.cosines(shuffled(FAR))), "`--labels`, or `--class-order images`", "--class-order images", ("--class-order", "images", "--head", "logits"), colours=FAR),  # noqa: E501
+    Kind("cosines, from -1 to 1: right, with a warning to calibrate", saved(lambda: make.cosines(FAR)), colours=FAR),
+    Kind("cosines of the classes in any other order", saved(lambda: make.cosines(shuffled(FAR))), "`--labels`, or `--class-order images`", "--class-order images", ("--class-order", "images"), colours=FAR),  # noqa: E501
     Kind("batch normalization by the images of a batch", trained(head=make.by_batch), "an export by `model.eval()`", "differ by the images beside it"),  # noqa: E501
     Kind("dropout that stays after training", trained(head=make.dropout), "an export by `model.eval()`", "from call to call"),  # noqa: E501
     Kind("one output for two classes: sigmoid, [N,1]", trained(TWO, head=second_of_two(ops.sigmoid)), colours=TWO, draw=MANY),  # noqa: E501
