@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from deployments.ingress.protocol import resolve
 from scripts.errors import ScriptError
 from scripts.serve.ports import METRICS_SETTING
 from scripts.serve.sidecar import shared_folder
+from tests.door import Door
 from tests.server.server import eventually, free_ports
 from tests.unit.scripts.serve.test_haproxy import Front, answering, folder, get
 
@@ -50,6 +52,18 @@ def test_only_this_user_can_change_the_folder_of_the_sockets(tmp_path, monkeypat
         shared_folder()
 
 
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="needs a mount namespace")
+def test_a_volume_in_another_volume_of_the_same_disk_is_known(tmp_path):
+    for name in ("tmp", "tmp/ray", "ray"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o777)
+    code = "from scripts.serve.sidecar import shared_folder\nshared_folder()"
+    mounted = f"mount --bind {tmp_path}/ray {tmp_path}/tmp/ray && exec {sys.executable} -c '{code}'"
+    environment = {**os.environ, slot.FOLDER: f"{tmp_path}/tmp/ray/front"}
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", mounted], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
 def test_replicas_beside_it_serve_every_installed_service(tmp_path, monkeypatch):
     monkeypatch.setenv(slot.FOLDER, str(tmp_path))
     monkeypatch.delenv(slot.FUNCTIONS, raising=False)
@@ -73,7 +87,7 @@ def test_the_last_replica_is_announced_before_it_leaves(folder):
 
 async def test_a_replica_that_ends_listens_on_while_the_load_balancer_notices(folder, monkeypatch):
     monkeypatch.setattr(listening, "NOTICE_S", 3600)
-    replica = listening.Front(folder, HttpListener(None), GrpcListener(None, lambda: 1000, []))
+    replica = listening.Front(folder, HttpListener(Door()._http), GrpcListener(None, lambda: 1000, []))
     with Front(folder, is_balanced=True) as front:
         await replica.keep_open()
         ending = asyncio.create_task(replica.close())
@@ -92,7 +106,7 @@ async def test_no_client_of_grpc_notices_that_the_last_replica_ends(folder, monk
     monkeypatch.setattr(listening, "DISMISS_S", 3600)
 
     def replica():
-        return listening.Front(folder, HttpListener(None), GrpcListener(None, lambda: 1000, []))
+        return listening.Front(folder, HttpListener(Door()._http), GrpcListener(None, lambda: 1000, []))
 
     async def status(**given):
         with pytest.raises(grpc.RpcError) as raised:
