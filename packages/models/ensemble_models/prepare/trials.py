@@ -51,7 +51,7 @@ def normalized(pixels: Pixels, by: Normalization) -> NDArray[np.float32]:
     if by.name == PER_IMAGE:
         rows = ordered.reshape(len(ordered), -1)
         middle, spread = rows.mean(1), np.maximum(rows.std(1), rows.shape[1] ** -0.5)
-        return ((ordered - middle[:, None, None, None]) / spread[:, None, None, None]).astype(np.float32)
+        return np.asarray((ordered - middle[:, None, None, None]) / spread[:, None, None, None], np.float32)
     scale = WHITE * np.asarray(by.std, np.float32)
     return np.asarray(ordered / scale - np.asarray(by.mean, np.float32) * WHITE / scale, np.float32)
 
