@@ -57,11 +57,11 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="0 and 1 for the usual class; from 2 on the lower class, which overload refuses first",
         ),
     ] = 0
-    # Those of features, of which no client sends this name.
+    # What features add; no client sends this name.
     added: tuple[Any, ...] = ()
 
     def chosen(self) -> dict[str, Any]:
-        """Return the options that differ from the defaults, by name, those of features among them."""
+        """Return the options that differ from the defaults, by name, and the options that features add."""
         every = {name: value for each in (self, *self.added) for name, value in msgspec.structs.asdict(each).items()}
         default = msgspec.structs.asdict(Options(added=every.pop("added")))
         return {name: value for name, value in every.items() if value != default.get(name)}

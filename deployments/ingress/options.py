@@ -92,7 +92,7 @@ def added() -> tuple[type[AddedOptions], ...]:
 
 @cache
 def every() -> type[msgspec.Struct]:
-    """Make the model of all options that a client may send: the server's own, and those of installed features."""
+    """Make the model of all options that a client may send: the server's own, and the options that features add."""
     own = [field for field in msgspec.structs.fields(Options) if field.name != "added"]
     fields = [*own, *(field for kind in added() for field in msgspec.structs.fields(kind))]
     described = [(field.name, field.type, field.default) for field in fields]

@@ -40,7 +40,7 @@ class Rung(msgspec.Struct, frozen=True, omit_defaults=True):
 
     number: Annotated[int, Meta(description="its place in the ladder; 0 calls all members")]
     loss: Annotated[float, Meta(description="bound of the top-1 lost against all members, points")]
-    cost: Annotated[float, Meta(description="its mean inference cost, as a share of that of all members")]
+    cost: Annotated[float, Meta(description="its mean inference cost divided by the cost of all members")]
     is_held: Annotated[
         bool | None,
         Meta(description="whether the audit holds the bound; false if a member is missing; absent if unknown"),

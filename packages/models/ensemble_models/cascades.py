@@ -22,7 +22,7 @@ TRIED = {1: 201, 2: 81, 3: 21}
 # The log-odds of the lowest and the highest threshold between 0 and 1: the probabilities 0.18 and 0.9991.
 LOG_ODDS = (-1.5, 7.0)
 MOST_MEMBERS = len(TRIED) + 1
-# The costs that the rungs of a ladder are chosen for, as shares of that of all members.
+# The costs that the rungs of a ladder are chosen for, divided by the cost of all members.
 COSTS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 
 
@@ -80,7 +80,7 @@ def candidates(members: Members, orders: Iterable[tuple[str, ...]]) -> Iterator[
 def ladder(members: Members, choosing: NDArray[np.bool_], order: tuple[str, ...]) -> list[Rung]:
     """Choose thresholds that lose least for each of `COSTS` on the images that choose, and bound the loss on others.
 
-    Bounds are upper ends of 95 % intervals, rounded up. A rung's bound is at least that of each safer rung. So a
+    Bounds are upper ends of 95 % intervals, rounded up. No safer rung has a larger bound. So a
     tolerance ends at the first rung that exceeds it, and the chance that its rung loses more is 2.5 %, however many
     rungs there are (fixed-sequence testing, arXiv:2110.01052).
     """

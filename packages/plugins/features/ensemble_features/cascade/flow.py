@@ -106,7 +106,7 @@ class Stage:
         return [image for image in self.judged if image not in unsure]
 
     def exits(self, sure: Sequence[int], rungs: Sequence[Rung]) -> Exits:
-        """Return those of the images that the combiner has not failed, by position."""
+        """Return the images that the combiner has not failed, by position."""
         row_of = dict(zip(self.combined.live, self.combined.payload, strict=True))
         rows = {image: row_of[image] for image in sure if image in row_of}
         return {image: (float(row.max()), int(row.argmax()), rungs[image]) for image, row in rows.items()}
@@ -140,7 +140,7 @@ class Cascade(Flow):
         loads: Sequence[LoadState] = (),
         ladder: Ladder | None = None,
     ) -> None:
-        """Set the members and thresholds, among them those that requests choose.
+        """Set the members and thresholds, and the thresholds that requests choose.
 
         `loads` has the load of the usual class and of the lower one, if there are thresholds for load.
         """

@@ -56,7 +56,7 @@ class Rung:
     Attributes:
         exit_at: the threshold of each member but the last.
         number: its place in the ladder, 0 for all members; None outside of the ladder.
-        bounds: its settings, for its bounds; those of a rung outside of the ladder bound nothing.
+        bounds: its settings, for its bounds; outside of the ladder a rung is not bounded.
         is_held: whether the audit holds its bounds, and else it is withdrawn; None before enough audits.
     """
 

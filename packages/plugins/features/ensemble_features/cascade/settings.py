@@ -37,7 +37,7 @@ class RungSettings(Schema):
     exit_at: tuple[Sureness, ...] = Field(description="the threshold of each member but the last")
     loss: float = Field(ge=0, le=100, description="bound of the top-1 lost against all members, points")
     differs: float = Field(ge=0, le=1, description="bound of the share of images that all members answer differently")
-    cost: float = Field(gt=0, le=1, description="mean inference cost, as a share of that of all members")
+    cost: float = Field(gt=0, le=1, description="mean inference cost divided by the cost of all members")
 
 
 class CascadeSettings(Schema):
