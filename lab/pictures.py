@@ -21,10 +21,11 @@ from scripts.shipped import CHECKOUT
 DOCS = CHECKOUT / "docs"
 IMAGES = DOCS / "images"
 MACHINE = "two virtual CPUs of an AMD EPYC (Zen 4)"
-XEON = "two virtual CPUs of a Xeon with VNNI"
 SYSTEMS = {
     ("limit", None): "the models without a server",
     ("ours", "colocated"): "this application, one process",
+    # By HTTP alone.
+    ("colocated", "colocated"): "this application, one process",
     ("ours", "separate"): "this application, every node separate",
     ("throughput", "colocated"): "this application, a process per core",
     ("cascade", "colocated"): "this application, one process, the cascade",
@@ -168,7 +169,7 @@ def _svg(figure: Figure, described: str) -> str:
 def charts() -> dict[str, Chart]:
     """Return every chart by the name of its file in docs/images."""
     return {
-        "photographs": _requests("photographs", f"HTTP, three float models, 500x375; {XEON}, 2026-11-27"),
+        "photographs": _requests("photographs", f"HTTP, three models in int8, 500x375; {MACHINE}, 2026-11-29"),
         "embedded": _requests("embedded", f"HTTP, the bundled models in int8, images of 15 KB; {MACHINE}, 2026-11-28"),
         "imagenet": _requests("imagenet", f"HTTP, ResNet-50 and DenseNet-169, 224x224; {MACHINE}, 2026-11-26"),
         "stages": _stages(),
@@ -186,7 +187,7 @@ def _requests(workload: str, note: str) -> Chart:
         for row in sorted(_rows(workload), key=lambda row: (row["clients"], -row["requests_per_s"]))
         if row["protocol"] in {None, "http"} and row["clients"] in {8, 32}
     ]
-    own = {"ours", "throughput", "cascade"}
+    own = {"ours", "colocated", "throughput", "cascade"}
     bars = Bars(
         "requests_per_s", "{label}", "{requests_per_s:.0f}", "{clients} clients", lambda row: row["system"] in own
     )
@@ -209,7 +210,8 @@ def _stages() -> Chart:
         }
         bars = [Bar(stage, ms, f"{ms:.2f}", ours=stage != "the slowest member") for stage, ms in stages.items()]
         groups.append((f"{row['value']:.0f} at a time, {row['mean_ms']:.1f} ms", bars))
-    note = f"the bundled models in one process, HTTP, images of 15 KB; {XEON}, beside other work, 2026-11-27"
+    machine = "two virtual CPUs of a Xeon with VNNI, beside other work"
+    note = f"the bundled models in one process, HTTP, images of 15 KB; {machine}, 2026-11-27"
     return Chart("Where a request's time is, ms; the means of the server's own spans", note, groups)
 
 

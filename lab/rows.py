@@ -105,6 +105,18 @@ def _together(name: str, values: Sequence[Any]) -> Any:
     return sum(there) if name in COUNTS else statistics.median(there)
 
 
+def side_by_side(rows: Rows, across: str, *by: str) -> Rows:
+    """Join rows that are alike in `by`: each stands in one row, under its value of another column.
+
+    Rows of failures come last, as they are.
+    """
+    joined: dict[tuple[Any, ...], Row] = {}
+    for row in measured(rows):
+        own = {name: row[name] for name in by}
+        joined.setdefault(tuple(own.values()), own)[row[across]] = row
+    return [*joined.values(), *(row for row in rows if "error" in row)]
+
+
 def highest(rows: Rows, figure: str, *by: str) -> dict[Any, Row]:
     """Find the row with the highest figure for each value of a column, or for all values of several columns."""
     found: dict[Any, Row] = {}

@@ -123,7 +123,7 @@ def main(**given: Any) -> None:
 
     Workloads: `embedded` has the bundled models, `imagenet` ResNet-50 v1.5 and DenseNet-169 at 224x224 with random
     weights. `trivial` has constant models, so that only serving costs. `photographs` and `photographs-12mp` have the
-    models of configs/photographs.yaml in float, with photographs of 500x375 pixels or of 12 megapixels.
+    models of configs/photographs.yaml, with photographs of 500x375 pixels or of 12 megapixels.
 
     Systems: `limit`, `ours` (colocated and separate, HTTP and gRPC), `throughput` (a process per core), and
     `colocated`, `cascade`, `student` or `cached` (one process, HTTP alone). A file of `lab/benchmark/peers` is a

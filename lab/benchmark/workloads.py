@@ -211,7 +211,7 @@ def workload(name: str, precision: Precision) -> Workload:
         return Workload(name, trivial(CACHE / name, CIFAR_SIZE), 1, photographs("small"), None)
     if name in WORKLOADS:
         root, images = photograph_models(), photographs("12mp" if name.endswith("12mp") else "large")
-        return Workload(name, root, 1, images, hint, members=PHOTOGRAPHS, cascade="configs/photographs.yaml")
+        return Workload(name, root, version, images, hint, members=PHOTOGRAPHS, cascade="configs/photographs.yaml")
     raise ScriptError(f"there is no workload {name!r}; there are {', '.join(WORKLOADS)}")
 
 

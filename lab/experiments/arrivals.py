@@ -12,7 +12,7 @@ from ensemble_capacity.load.load import Arrivals, Closed, Mode
 from lab.benchmark.systems import OURS, System, peers, running
 from lab.benchmark.workloads import Workload, changed, workload
 from lab.experiments.experiment import declared, figures
-from lab.rows import Part, Row, Rows, enough, highest
+from lab.rows import Part, Row, Rows, enough, highest, side_by_side
 from scripts.errors import ScriptError
 
 SHARES, CLIENTS, ROUNDS = (0.5, 0.9, 1.2), 32, 3
@@ -60,11 +60,18 @@ def with_shares(rows: Rows) -> Rows:
     ]
 
 
+def tabled(rows: Rows) -> Rows:
+    """Put the protocols side by side, without the lowest rate: no server is busy then."""
+    busy = [row for row in rows if row.get("share") != min(SHARES)]
+    return side_by_side(busy, "protocol", "system", "share", "rate")
+
+
 ARRIVALS = declared(
     "arrivals",
     parts=systems,
     ours=lambda row: row["system"] == "ours",
     shown=with_shares,
+    tabled=tabled,
     computed=compare_protocols,
 )
 
@@ -101,12 +108,16 @@ def compare(rows: Rows) -> Mapping[str, str]:
     """Compare the highest rate, and the latency of few requests, by the largest batch."""
     own = enough(rows)
     best = highest([row for row in own if row["sent"] == FULL], "requests_per_s", "size")
-    few = [row for row in own if row["sent"] == FEW and row["size"] > 1]
+    few = [row for row in own if row["sent"] == FEW and row["size"] == max(SETTINGS)[0]]
     rates = ", ".join(f"{row['requests_per_s']:.1f}/s in batches of up to {size}" for size, row in sorted(best.items()))
-    waits = ", ".join(
-        f"{row['p50_ms']:.1f} ms in batches of up to {row['size']} with a wait of {row['wait_ms']:g}" for row in few
-    )
-    return {"micro-batches": f"{rates}; at {FEW} a p50 of {waits}"}
+    waits = " and ".join(f"{row['p50_ms']:.1f} ms with a wait of {row['wait_ms']:g}" for row in few)
+    return {"micro-batches": f"{rates}; at {FEW} and the largest batch a p50 of {waits}"}
 
 
-BATCHING = declared("batching", parts=settings, ours=lambda row: not row["wait_ms"], computed=compare)
+BATCHING = declared(
+    "batching",
+    parts=settings,
+    ours=lambda row: not row["wait_ms"],
+    tabled=lambda rows: side_by_side(rows, "sent", "size", "wait_ms"),
+    computed=compare,
+)

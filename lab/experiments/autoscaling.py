@@ -37,7 +37,7 @@ from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import Records, between, latency_ms, quantile, with_failures
 from ensemble_capacity.serving import serving
 from lab.experiments.experiment import declared
-from lab.rows import Part, Row, Rows, measured
+from lab.rows import Part, Row, Rows, side_by_side
 
 # Of an image; images wait for each other, as they do for a member's threads.
 SLEEP_S = 0.02
@@ -194,15 +194,10 @@ def shown(rows: Rows) -> Rows:
     return found
 
 
-def notes(rows: Rows) -> list[str]:
-    """Tell the fewest fixed replicas that suffice for each trace."""
-    simulated = {row["trace"]: row for row in measured(rows)}
-    return [
-        f"{trace}: {row['fewest']} fixed replicas suffice in a simulation; {row['simulated_late']:.2f} % are late."
-        for trace, row in simulated.items()
-    ]
-
-
 AUTOSCALING = declared(
-    "autoscaling", parts=parts, ours=lambda row: row["policy"] == LATENCY_TARGET, shown=shown, notes=notes
+    "autoscaling",
+    parts=parts,
+    ours=lambda row: row["policy"] == LATENCY_TARGET,
+    shown=shown,
+    tabled=lambda rows: side_by_side(rows, "trace", "policy"),
 )

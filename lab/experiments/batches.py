@@ -21,7 +21,7 @@ from lab.benchmark.systems import OURS, URLS, running
 from lab.benchmark.workloads import Workload, workload
 from lab.experiments.experiment import declared, figures
 from lab.experiments.forms import placed, region, register, share_memory
-from lab.rows import REACHED, Part, Row, Rows, highest
+from lab.rows import REACHED, Part, Row, Rows, highest, side_by_side
 from scripts.errors import ScriptError
 from scripts.shipped import CHECKOUT
 
@@ -129,4 +129,11 @@ def locality() -> dict[str, str]:
     }
 
 
-BATCHES = declared("batches", parts=parts, ours=lambda row: row["peak"], shown=with_peaks, computed=compare)
+BATCHES = declared(
+    "batches",
+    parts=parts,
+    ours=lambda row: row["peak"],
+    shown=with_peaks,
+    tabled=lambda rows: side_by_side(rows, "way", "images"),
+    computed=compare,
+)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
+import re
 import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -23,35 +25,11 @@ from ensemble_models.dataset import Dataset
 from ensemble_models.options import Table, default_data
 from lab import reported
 from lab.benchmark.workloads import imagenet_models, originals, photograph_files
+from lab.experiments.comparison import beside_reported
 from lab.pictures import Bars, Chart, Groups
-from lab.reported import Reported
 from lab.rows import Part, Row, Rows, enough, filled, medians, table
 from scripts.errors import ScriptError
 from scripts.shipped import CHECKOUT
-
-HEADS = ("reported by", "figure", "model", "hardware", "reported", "here")
-# Columns that become a sentence where all figures have the same.
-OFTEN_ALIKE = ("model", "hardware")
-
-
-def beside_reported(figures: Sequence[Reported], here: Mapping[str, str], differs: str) -> str:
-    """Write a table of the figures that were measured, and what differs; empty if none was measured."""
-    rows = [(*_described(each), here[each.subject]) for each in figures if each.subject in here]
-    if not rows:
-        return ""
-    columns = dict(zip(HEADS, zip(*rows, strict=True), strict=True))
-    alike = {head: columns.pop(head)[0] for head in OFTEN_ALIKE if len(set(columns[head])) == 1}
-    table = Table(list(columns), list(zip(*columns.values(), strict=True)), words=range(len(columns)))
-    every = f"Every reported figure: {', '.join(f'{head} {what}' for head, what in alike.items())}. " if alike else ""
-    lacking = [f"- {each.subject}: {each.text}" for each in figures if each.subject not in here]
-    absent = ["Reported, without a figure here (not measured, or too few requests):\n", *lacking, ""] if lacking else []
-    return "\n".join([table.markdown(), f"{every}Differences here: {differs}.\n", *absent])
-
-
-def _described(each: Reported) -> tuple[str, ...]:
-    where, model, hardware = f"{each.document.name}, {each.place}", each.model or "not stated", each.hardware
-    return where, each.subject, model, hardware or "not stated", each.text
-
 
 FOLDER, IMAGES = CHECKOUT / "docs" / "experiments", CHECKOUT / "docs" / "images"
 # Around an experiment's tables on a page, by its name.
@@ -92,6 +70,7 @@ class Experiment:
         figures: of which the page has the medians, because rows are measured several times; none to show all rows.
         rounds: in each of which every part is measured once.
         shown: makes the rows of the table and the picture from the measured rows, or from their medians.
+        tabled: makes the table's rows from the rows that are shown.
         notes: sentences below the table, of the rows that are shown.
         row: a template that names a row that is shown.
         beside: templates of the figures here, by the `subject` of a reported one; `at` has the rows of enough requests
@@ -112,6 +91,7 @@ class Experiment:
     figures: Sequence[str] = ()
     rounds: int = 1
     shown: Callable[[Rows], Rows] = lambda rows: rows
+    tabled: Callable[[Rows], Rows] = lambda rows: rows
     notes: Callable[[Rows], Sequence[str]] = lambda rows: ()
     row: str = ""
     beside: Mapping[str, str] = field(default_factory=dict)
@@ -225,7 +205,7 @@ class Experiment:
         loads = f", {result.seconds:g} s of each load" if result.seconds else ""
         origin = (
             f"{result.setting}. {result.machine}, {result.date}, commit `{result.commit}`{loads}. "
-            f"[All rows]({self.file.name}); `ensemble experiments {self.name} --again` measures them.\n\n"
+            f"{self._counted(rows)}[All rows]({self.file.name}).\n\n"
         )
         shown = f"\n![{self.title}](../images/{self.name}.svg)\n"
         beside = beside_reported(reported.of(self.name), self.compare(rows), self.differs)
@@ -236,7 +216,18 @@ class Experiment:
 
     def table(self, rows: Rows) -> Table:
         """Make the table of the rows that are shown."""
-        return table(self.columns, rows, self.notes(rows))
+        return table(self.columns, self.tabled(rows), self.notes(rows))
+
+    def _counted(self, rows: Rows) -> str:
+        """Write the fewest and the most requests of a row, and the failed ones, if no column of the table has them."""
+        requests = [row["requests"] for row in rows if row.get("requests")]
+        failures = [row["failed"] for row in rows if "failed" in row]
+        told = []
+        if requests and not re.search(r"[{\[]requests\b", self.columns):
+            told.append(f"requests per row: {min(requests):,} to {max(requests):,}")
+        if failures and not re.search(r"[{\[]failed", self.columns):
+            told.append(f"failed: {sum(failures):,}")
+        return f"{'; '.join(told).capitalize()}. " if told else ""
 
 
 def declared(name: str, *, ours: Callable[[Mapping[str, Any]], Any] = lambda row: False, **code: Any) -> Experiment:
@@ -248,9 +239,10 @@ def declared(name: str, *, ours: Callable[[Mapping[str, Any]], Any] = lambda row
 
 
 def figures(row: Measured, *names: str) -> Row:
-    """Take figures of a load by their names; its percentiles are called `p50_ms` and so on."""
+    """Take figures of a load by their names; its percentiles are called `p50_ms` and so on. Undefined ones are None."""
     percentiles = {f"{name}_ms": ms for name, ms in row.percentiles_ms.items()}
-    return {name: percentiles[name] if name in percentiles else getattr(row, name) for name in names}
+    found = {name: percentiles[name] if name in percentiles else getattr(row, name) for name in names}
+    return {name: None if isinstance(each, float) and math.isnan(each) else each for name, each in found.items()}
 
 
 def labelled() -> Dataset:

@@ -140,13 +140,14 @@ def _decode(content: bytes) -> list[Any]:
 
 
 NUMBERS = "gRPC, numbers of uint8"
-RAW_FLOATS, JPEG, DECODING = "Seldon gRPC, TensorProto, raw float32", "gRPC, JPEG", "decoding the JPEG alone"
+RAW_FLOATS, SELDON_JPEG = "Seldon gRPC, TensorProto, raw float32", "Seldon gRPC, JPEG"
+JPEG, DECODING = "gRPC, JPEG", "decoding the JPEG alone"
 FORMS = (
     Form("Seldon REST, lists", "http", "pixels", lambda x, _: _json(PREDICTIONS, {"data": {"ndarray": x.tolist()}})),
     Form("Seldon gRPC, ListValue", "grpc", "pixels", _list_value),
     Form("Seldon gRPC, Tensor", "grpc", "pixels", _doubles),
     Form(RAW_FLOATS, "grpc", "pixels", _raw_floats),
-    Form("Seldon gRPC, JPEG", "grpc", "jpeg", _seldon_jpeg),
+    Form(SELDON_JPEG, "grpc", "jpeg", _seldon_jpeg),
     Form("REST, lists of uint8", "http", "pixels", lambda x, member: _infer(x, member, data=x.tolist())),
     Form("REST, binary uint8", "http", "pixels", _binary),
     Form(NUMBERS, "grpc", "pixels", _numbers),

@@ -22,12 +22,12 @@ from tqdm import tqdm
 from deployments.contract.member import OPERATION
 from deployments.observe.tracing import BATCH
 from ensemble_capacity.load.load import Arrivals
-from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import DEGRADED
 from ensemble_capacity.serving import WARM_UP_S, serving
 from ensemble_capacity.trace.file import FOLDER
 from ensemble_capacity.trace.spans import RecordedSpan, read_traces
 from ensemble_serving.transports import NoResponse, Server, Transport, connect
+from lab.benchmark.peer import grpc_form
 from lab.benchmark.placements import placed
 from lab.benchmark.workloads import photographs, workload
 from lab.experiments.experiment import declared
@@ -38,6 +38,8 @@ from scripts.errors import ScriptError
 ARROW, ELSEWHERE = " to ", "its server's "
 # By how much of the latency its parts may miss it.
 TOLERANCE = 0.03
+# As the document's client asks: gRPC, the JPEG as bytes.
+FORM = grpc_form()
 Asked = tuple[RecordedSpan, float]
 # Spans by their parents' ids.
 Below = Mapping[str | None, Sequence[RecordedSpan]]
@@ -75,7 +77,7 @@ def _node(span: RecordedSpan) -> str:
 async def ask(transport: Transport, image: bytes) -> Asked:
     """Classify an image; return the client's span, and the latency by its own clock, milliseconds."""
     trace, own = secrets.token_hex(16), secrets.token_hex(8)
-    request = Classify().request([image])
+    request = FORM.request([image])
     request = replace(request, headers=(*request.headers, ("traceparent", f"00-{trace}-{own}-01")))
     begin, began = time.time_ns(), time.perf_counter()
     try:
@@ -83,7 +85,7 @@ async def ask(transport: Transport, image: bytes) -> Asked:
     except NoResponse as err:
         raise ScriptError(f"a request failed: {err}") from err
     end, latency_ms = time.time_ns(), 1000 * (time.perf_counter() - began)
-    if not response.ok or Classify().seen(response.body, "") & DEGRADED:
+    if not response.ok or FORM.seen(response.body, "") & DEGRADED:
         raise ScriptError(f"an answer has the status {response.status}, or lacks a member: {response.body[:500]!r}")
     return RecordedSpan(trace, own, None, "client", "client", begin // 1000, end // 1000, {}, [], {}, False), latency_ms
 
@@ -143,6 +145,8 @@ EDGES = ("direct", "handle")
 REMOTE = {"tensorflow_serving": "ensemble", "open_inference": "resnet"}
 WAYS = ("inline", *EDGES, *REMOTE)
 PARTS = ("client", "ingress", "queue", "decode", "member", "combine", "label", "hops", "proxy")
+# Of the table, which has each hop besides.
+TABLED = (("client",), ("ingress",), ("queue",), ("decode", "combine", "label"), ("member",), ("proxy",))
 
 
 def part(name: str) -> str:
@@ -162,13 +166,24 @@ def hops(row: Row) -> dict[str, float]:
 
 
 def with_parts(rows: Rows) -> Rows:
-    """Add the milliseconds of each of `PARTS`, the hops one by one, and their sum as a share of the latency."""
-    found = []
+    """Add the milliseconds of each of `PARTS`."""
+    return [
+        {**row, **{each: sum(ms for name, ms in row["steps_ms"].items() if part(name) == each) for each in PARTS}}
+        for row in rows
+    ]
+
+
+def tabled(rows: Rows) -> Rows:
+    """Put the ways side by side: their parts at the middle rate, with each hop, and the whole request at each rate."""
+    found: dict[str, Row] = {}
     for row in rows:
-        times = {each: sum(ms for name, ms in row["steps_ms"].items() if part(name) == each) for each in PARTS}
-        each = " + ".join(f"{ms:.2f}" for ms in hops(row).values())
-        found.append({**row, **times, "each_hop": each, "share": 100 * sum(times.values()) / row["latency_ms"]})
-    return found
+        times = {f"whole request at {row['rate']}/s": row["latency_ms"]}
+        if row["rate"] == MIDDLE:
+            each = {" and ".join(names): sum(row[name] for name in names) for names in TABLED}
+            times = {**each, **{f"hop: {name}": ms for name, ms in hops(row).items()}, **times}
+        for name, ms in times.items():
+            found.setdefault(name, {"part": name})[row["way"]] = ms
+    return sorted(found.values(), key=lambda line: line["part"].startswith("whole"))
 
 
 def configured(way: str, elsewhere: str | None = None) -> dict[str, Any]:
@@ -182,6 +197,12 @@ def configured(way: str, elsewhere: str | None = None) -> dict[str, Any]:
         remote = {"kind": way, "url": elsewhere, "model": REMOTE[way], "placement": "inline"}
         args["members"] = [{"name": resnet["name"], **remote}, densenet]
     return config
+
+
+def grpc_of(url: str) -> str:
+    """Return where a server answers gRPC, by its HTTP address: its next port."""
+    head, _, port = url.rpartition(":")
+    return f"{head.replace('http', 'grpc')}:{int(port) + 1}"
 
 
 def parts(seconds: float) -> Sequence[Part]:
@@ -199,13 +220,11 @@ def every_way(seconds: float) -> Rows:
             alone = configured("inline")
             # Its ensemble is the one model that the other protocol asks it for by itself.
             del alone["applications"][0]["args"]["members"][1:]
-            http = stack.enter_context(serving(alone, traced_in=folder))
-            head, _, port = http.rpartition(":")
-            elsewhere = f"{head.replace('http', 'grpc')}:{int(port) + 1}"
+            elsewhere = grpc_of(stack.enter_context(serving(alone, traced_in=folder)))
             for way in tqdm(WAYS, unit="server"):
                 with serving(configured(way, elsewhere), traced_in=folder) as url:
                     for rate in RATES * ROUNDS:
-                        clients[way, rate] += uvloop.run(send(url, images, rate, seconds))
+                        clients[way, rate] += uvloop.run(send(grpc_of(url), images, rate, seconds))
         # Each server has written its last spans when it has ended.
         traces = {trace.trace_id: trace.spans for trace in read_traces(folder / FOLDER)}
     return [{"way": way, "rate": rate, **divided(each, traces)} for (way, rate), each in clients.items()]
@@ -223,7 +242,7 @@ def compare(rows: Rows) -> Mapping[str, str]:
             each = ", ".join(f"{extreme(values):.2f} ms by a {way} edge" for way, values in of_hops.items())
             found[f"{name} hop between two nodes"] = each
         if clients:
-            found[f"{name} latency added by the client"] = f"{extreme(clients):.2f} ms, over HTTP"
+            found[f"{name} latency added by the client"] = f"{extreme(clients):.2f} ms"
     if "inline" in middle and (remote := middle.keys() & REMOTE.keys()):
         more = {way: middle[way]["latency_ms"] - middle["inline"]["latency_ms"] for way in REMOTE if way in remote}
         for name, extreme in (("smallest", min), ("largest", max)):
@@ -252,4 +271,4 @@ def picture(rows: Rows) -> Groups:
     return groups
 
 
-HOPS = declared("hops", parts=parts, picture=picture, shown=with_parts, computed=compare)
+HOPS = declared("hops", parts=parts, picture=picture, shown=with_parts, tabled=tabled, computed=compare)

@@ -1,7 +1,7 @@
 """From plain Ray Serve, as it comes and as its documentation tunes it, to this application; and the price of the calls.
 
 Every step of this application keeps those above it. All get the same images from the same clients over HTTP. The
-columns are Locust's. Accuracy is measured on all labelled images, by the server's own decoding, prediction and
+stored figures are Locust's. Accuracy is measured on all labelled images, by the server's own decoding, prediction and
 combination. The price of a million calls is computed for the machines of a document, at its traffic and at these rates.
 """
 
@@ -26,7 +26,7 @@ from lab.benchmark.systems import OURS, named, running
 from lab.benchmark.workloads import CACHE, MEMBERS, Placement, Precision, Workload, changed, merge, workload
 from lab.experiments.experiment import declared, figures, labelled
 from lab.reported import of
-from lab.rows import Part, Row, Rows, enough
+from lab.rows import Part, Row, Rows, enough, side_by_side
 from scripts.errors import ScriptError
 
 CLIENTS = 32
@@ -154,7 +154,7 @@ def compare(rows: Rows) -> Mapping[str, str]:
     kept = [row for row in own if row["top1"] >= own[0]["top1"]]
     for end, row in (("first", own[0]), ("last", kept[-1])):
         for what in ("food", "image scoring", "receipts"):
-            found[f"{what}, {end}"] = f"{row['requests_per_s']:.1f} requests/s, top-1 {row['top1']:.2f} %"
+            found[f"{what}, {end}"] = f"{row['requests_per_s']:.1f} requests/s"
     return found
 
 
@@ -213,5 +213,9 @@ def compare_costs(rows: Rows) -> Mapping[str, str]:
 
 
 COST = declared(
-    "cost", parts=lambda _: [Part("all", costs)], ours=lambda row: "here" in row["where"], computed=compare_costs
+    "cost",
+    parts=lambda _: [Part("all", costs)],
+    ours=lambda row: "here" in row["where"],
+    tabled=lambda rows: side_by_side(rows, "where", "name", "dollars_per_hour", "requests_per_s"),
+    computed=compare_costs,
 )

@@ -15,7 +15,7 @@ from itertools import product
 from lab.benchmark.systems import OURS, running
 from lab.benchmark.workloads import MEMBERS, Placement, changed, photographs, workload
 from lab.experiments.experiment import declared
-from lab.rows import Part, Row, Rows, enough, measured
+from lab.rows import Part, Row, Rows, enough, measured, side_by_side
 
 CLIENTS = (1, 8)
 TOGETHER = "both"
@@ -64,14 +64,19 @@ def shown(rows: Rows) -> Rows:
 
 def compare(rows: Rows) -> Mapping[str, str]:
     """Tell what the ensemble adds to the latency of its slowest member."""
-    told = [
-        f"{row['where']}, clients: {row['clients']}: p50 {row['more_p50']:+.1f} ms, p99 {row['more_p99']:+.1f} ms"
-        for row in enough(rows)
-        if "slowest" in row and enough([{"requests": row["slowest_requests"]}])
-    ]
-    return {"latency of the ensemble against its slowest member's": "; ".join(told)} if told else {}
+    compared = [row for row in enough(rows) if "slowest" in row and enough([{"requests": row["slowest_requests"]}])]
+    if not compared:
+        return {}
+    more = {name: [row[f"more_{name}"] for row in compared] for name in ("p50", "p99")}
+    told = ", ".join(f"{name} {min(each):+.1f} to {max(each):+.1f} ms" for name, each in more.items())
+    return {"latency of the ensemble against its slowest member's": told}
 
 
 MEMBERS_ALONE = declared(
-    "members", parts=parts, ours=lambda row: row["served"] == TOGETHER, shown=shown, computed=compare
+    "members",
+    parts=parts,
+    ours=lambda row: row["served"] == TOGETHER,
+    shown=shown,
+    tabled=lambda rows: side_by_side(rows, "served", "where", "clients"),
+    computed=compare,
 )

@@ -23,7 +23,18 @@ from lab import reported
 from lab.benchmark.systems import OURS, URLS, Running, running
 from lab.benchmark.workloads import Workload, changed, originals, square, trivial
 from lab.experiments.experiment import declared
-from lab.experiments.forms import FORMS, JPEG, RAW_FLOATS, Form, Pixels, answers, region, register, share_memory, shared
+from lab.experiments.forms import (
+    FORMS,
+    RAW_FLOATS,
+    SELDON_JPEG,
+    Form,
+    Pixels,
+    answers,
+    region,
+    register,
+    share_memory,
+    shared,
+)
 from lab.pictures import Bar, Groups
 from lab.rows import FEWEST, Part, Row, Rows
 from scripts.errors import ScriptError
@@ -172,7 +183,7 @@ def _alone(rows: Rows) -> dict[str, Row]:
 def compare(rows: Rows) -> Mapping[str, str]:
     """Divide the bytes of an image's pixels by the bytes of its JPEG, and order the protocols of equal pixels."""
     alone = _alone(rows)
-    times = alone[RAW_FLOATS]["bytes"] / alone[JPEG]["bytes"]
+    times = alone[RAW_FLOATS]["bytes"] / alone[SELDON_JPEG]["bytes"]
     found = {"network traffic of arrays, in traffic of JPEGs": f"{times:.0f} times, of float32"}
     sent = {way: alone[form]["p50_ms"] for form, way in SAME_PIXELS.items() if form in alone}
     if len(sent) == len(SAME_PIXELS):
@@ -198,5 +209,6 @@ PAYLOADS = declared(
     parts=lambda seconds: [Part("forms", partial(every_form, seconds))],
     picture=picture,
     shown=shown,
+    tabled=lambda rows: [row for row in _alone(rows).values() if row["p50_ms"] is not None],
     computed=compare,
 )

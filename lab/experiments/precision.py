@@ -86,4 +86,9 @@ def picture(rows: Rows) -> Groups:
     return groups
 
 
-PRECISION = declared("precision", parts=parts, picture=picture, shown=joined)
+def timed(rows: Rows) -> Rows:
+    """Leave out the accuracies, which stand beside the reported ones."""
+    return [row for row in rows if "top1" not in row]
+
+
+PRECISION = declared("precision", parts=parts, picture=picture, shown=joined, tabled=timed)

@@ -83,34 +83,15 @@ def holds(row: Row, name: str) -> bool:
     return bool(low <= row[name] <= high)
 
 
-def shown(rows: Rows) -> Rows:
-    """Write each figure beside its interval, and mark the figures outside."""
+def tabled(rows: Rows) -> Rows:
+    """Count the intervals of each figure, those with the measured figure, and the wide ones, by models."""
     found = []
-    for row in rows:
-        if "error" not in row:
-            row = {**row, **{f"{name}_told": _told(row, name) for name in FIGURES}}
-        found.append(row)
-    return found
-
-
-def _told(row: Row, name: str) -> str:
-    low, high = row[f"{name}_bounds"]
-    digits = 0 if high >= 100 else 1
-    outside = "" if holds(row, name) else ", outside"
-    return f"{row[name]:.{digits}f} ({low:.{digits}f} to {high:.{digits}f}){outside}"
-
-
-def notes(rows: Rows) -> Sequence[str]:
-    """Count the figures in their intervals, and the intervals that are wide."""
-    good = measured(rows)
-    whole = sum(all(holds(row, name) for name in FIGURES) for row in good)
-    bounds = [row[f"{name}_bounds"] for row in good for name in FIGURES]
-    wide = sum(high > WIDE * low for low, high in bounds)
-    return [
-        f"In their intervals: {', '.join(f'{NAMES[name]} {held} of {n}' for name, held, n in counts(good))}.",
-        f"Every figure of {whole} of {len(good)} predictions is in its interval.",
-        f"{wide} of {len(bounds)} intervals are wider than twice their lower end.",
-    ]
+    for models, name in product(MODELS, FIGURES):
+        own = [row for row in measured(rows) if row["models"] == models]
+        bounds = [row[f"{name}_bounds"] for row in own]
+        held, wide = sum(holds(row, name) for row in own), sum(high > WIDE * low for low, high in bounds)
+        found.append({"models": models, "figure": NAMES[name], "intervals": len(own), "held": held, "wide": wide})
+    return [*found, *(row for row in rows if "error" in row)]
 
 
 def counts(rows: Rows) -> Sequence[tuple[str, int, int]]:
@@ -128,4 +109,4 @@ def picture(rows: Rows) -> Groups:
     return groups
 
 
-PREDICTIONS = declared("predictions", parts=parts, shown=shown, notes=notes, picture=picture)
+PREDICTIONS = declared("predictions", parts=parts, tabled=tabled, picture=picture)

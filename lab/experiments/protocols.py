@@ -7,6 +7,7 @@ are the same for all, in requests per second.
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import product
@@ -22,12 +23,14 @@ from lab.benchmark.workloads import Workload, originals, square, trivial
 from lab.experiments.experiment import declared, figures
 from lab.experiments.forms import FORMS, JPEG, NUMBERS, answers
 from lab.experiments.payloads import EDGE, MEMBER, Repeated, jpeg, one_member
-from lab.rows import REACHED, Part, Row, Rows, measured
+from lab.rows import REACHED, Part, Row, Rows, measured, side_by_side
 from scripts.errors import ScriptError
 
 RATES, ROUNDS = (10, 30, 90), 3
 # A request that waits longer than this is lost; above the capacity a queue would grow without end.
 TIMEOUT_S = 10.0
+# Before each load the server has worked off the one before: it answers so many requests in turn, each within the time.
+IN_TURN, SOON_S, PATIENCE_S = 5, 0.05, 300.0
 # The form of each payload, by protocol.
 PAYLOADS = {
     "numbers": {"http": "REST, lists of uint8", "grpc": NUMBERS},
@@ -59,11 +62,23 @@ def every_payload(seconds: float) -> Iterator[Row]:
                 if not answers(URLS[protocol], request):
                     raise ScriptError(f"the server refuses the {payload} over {PROTOCOLS[protocol]}")
             for rate, ((payload, protocol), request) in [*product(RATES, asked.items())] * ROUNDS:
+                worked_off(asked["JPEG", "http"])
                 target = Target(URLS[protocol], Repeated(request), (b"",), timeout_s=TIMEOUT_S)
                 row = measure(target, Arrivals(rate), Duration(WARM_UP_S, seconds))
                 found = figures(row, "requests", "failed", "requests_per_s", "p50_ms", "p99_ms")
                 named = {"payload": payload, "protocol": PROTOCOLS[protocol], "rate": rate}
                 yield {**named, "bytes": len(request.body), **found}
+
+
+def worked_off(request: Request) -> None:
+    """Wait until the server answers soon; raise ScriptError if it never does."""
+    prompt, give_up = 0, time.monotonic() + PATIENCE_S
+    while prompt < IN_TURN:
+        began = time.monotonic()
+        answered = answers(URLS["http"], request)
+        prompt = prompt + 1 if answered and time.monotonic() - began < SOON_S else 0
+        if time.monotonic() > give_up:
+            raise ScriptError(f"the server has not worked off a load within {PATIENCE_S:g} s")
 
 
 def shown(rows: Rows) -> Rows:
@@ -93,5 +108,6 @@ PROTOCOLS_BY_PAYLOAD = declared(
     parts=lambda seconds: [Part("all", partial(every_payload, seconds))],
     ours=lambda row: row["protocol"] == "gRPC",
     shown=shown,
+    tabled=lambda rows: side_by_side(rows, "protocol", "payload", "rate"),
     computed=compare,
 )

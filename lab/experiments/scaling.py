@@ -19,7 +19,7 @@ from lab.benchmark.systems import HTTP_PORT, OURS, running
 from lab.benchmark.workloads import ROOT, Workload, changed, photographs, workload
 from lab.experiments.experiment import declared
 from lab.network import Machine, network
-from lab.rows import REACHED, Part, Row, Rows, enough, highest
+from lab.rows import REACHED, Part, Row, Rows, enough, highest, side_by_side
 from scripts.errors import ScriptError
 
 CLIENTS, ROUNDS = (1, 2, 4, 8, 16), 3
@@ -131,4 +131,10 @@ def compare(rows: Rows) -> Mapping[str, str]:
     return found
 
 
-SCALING = declared("scaling", parts=parts, ours=lambda row: True, computed=compare)
+def tabled(rows: Rows) -> Rows:
+    """Put the loads of a size side by side."""
+    loads = [{**row, "load": f"{row.get('clients')} clients"} for row in rows]
+    return side_by_side(loads, "load", "machines", "cores", "replicas")
+
+
+SCALING = declared("scaling", parts=parts, ours=lambda row: True, tabled=tabled, computed=compare)

@@ -155,18 +155,10 @@ def shown(rows: Rows) -> Rows:
     for row in found:
         row["cpus"] = "all" if row["quota"] is None else f"a quota of {row['quota']:g}"
         row["own"] = "pinned" if row["pinned"] else "unpinned"
+        row["where"] = f"{row['cpus']}, {row['own']}" if row["pinned"] else row["cpus"]
         if "error" not in row:
             row["share"] = 100 * row["requests_per_s"] / best[row["computed"], row["quota"]]["requests_per_s"]
     return found
-
-
-def notes(rows: Rows) -> list[str]:
-    """Tell how far the default is from the best."""
-    return [
-        f"The default, with {row['cpus']} CPUs, reaches {row['share']:.0f} % of the best rate of the grid."
-        for row in measured(rows)
-        if row["default"]
-    ]
 
 
 def compare(rows: Rows) -> Mapping[str, str]:
@@ -203,4 +195,4 @@ def compare(rows: Rows) -> Mapping[str, str]:
     return found
 
 
-THREADS = declared("threads", parts=parts, ours=lambda row: row["default"], shown=shown, notes=notes, computed=compare)
+THREADS = declared("threads", parts=parts, ours=lambda row: row["default"], shown=shown, computed=compare)

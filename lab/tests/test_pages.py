@@ -36,7 +36,7 @@ def with_figure(name):
 
 def test_the_pages_are_few_and_short():
     assert len(for_use()) <= 30
-    assert words(for_use()) <= 30_200
+    assert words(for_use()) <= 27_000
 
 
 def test_figures_are_in_the_benchmarks():

@@ -38,18 +38,18 @@ def private_folder() -> Iterator[Path]:
     _remove_stale(place)
     check_space(place)
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
-    with _locked(folder):
-        has_logs = False
-        try:
-            check_place(folder, SETTING)
-            check_abilities(folder)
+    has_logs = False
+    try:
+        check_place(folder, SETTING)
+        check_abilities(folder)
+        with _locked(folder):
             yield folder
-        except BaseException:
-            has_logs = (folder / RAY).exists()
-            raise
-        finally:
-            if not has_logs:
-                shutil.rmtree(folder, ignore_errors=True)
+    except BaseException:
+        has_logs = (folder / RAY).exists()
+        raise
+    finally:
+        if not has_logs:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def parent() -> Path:
@@ -73,17 +73,17 @@ def check_space(folder: Path) -> None:
 
 
 def check_abilities(folder: Path) -> None:
-    """Raise ScriptError unless a new folder can hold sockets, and programs in it can be run."""
+    """Raise ScriptError unless a new folder can hold sockets and locks, and programs in it can be run."""
     remedy = f"set {SETTING} to a folder of another file system, of at most {MAX_PATH} bytes"
     if os.statvfs(folder).f_flag & os.ST_NOEXEC:
         raise ScriptError(f"{folder.parent} is mounted `noexec`, and the server runs a program in it; {remedy}")
-    probe = folder / "socket"
     try:
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(probe))
-        probe.unlink()
+        with socket.socket(socket.AF_UNIX) as listener, (folder / f"{LOCK}.new").open("w") as file:
+            listener.bind(str(folder / "socket"))
+            (folder / "socket").unlink()
+            fcntl.flock(file, fcntl.LOCK_EX)
     except OSError as err:
-        raise ScriptError(f"{folder.parent} can't hold sockets ({err.strerror}); {remedy}") from err
+        raise ScriptError(f"{folder.parent} can't hold sockets and locks ({err.strerror}); {remedy}") from err
 
 
 def check_place(path: Path, setting: str) -> None:

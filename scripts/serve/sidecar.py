@@ -10,7 +10,6 @@ accepts no more connections and ends. TLS is as with `ensemble serve`; gRPC's re
 
 import os
 from pathlib import Path
-from typing import Any
 
 from deployments.contract.hosts import LOOPBACK
 from deployments.folder_permissions import is_private
@@ -27,7 +26,7 @@ from scripts.serve.ports import check_ports, wanted
 from scripts.serve.server import LOOK_EVERY_S, stop_signals
 
 
-def front(config: dict[str, Any]) -> None:
+def front(config: dict[str, dict[str, str]]) -> None:
     """Run HAProxy where a Serve config listens, until SIGTERM or Ctrl-C.
 
     Raises:
@@ -60,8 +59,9 @@ def shared_folder() -> Path:
         raise ScriptError(f"set {FOLDER}, here and for Ray, to a folder for the sockets; it is made")
     folder = Path(os.environ[FOLDER]).absolute()
     folder.mkdir(mode=0o700, exist_ok=True)
-    # Everybody may write to a volume of Kubernetes; but only the containers that mount it see it.
-    if not folder.parent.is_mount():
+    # Everybody may write to a volume of Kubernetes, but only the containers that mount it see it. Two share a device.
+    mounts = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+    if str(folder.parent) not in mounts:
         check_place(folder, FOLDER)
     if not is_private(folder):
         raise ScriptError(f"{FOLDER}: {folder} is not a folder of this user alone; remove it, or name another")

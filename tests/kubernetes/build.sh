@@ -1,11 +1,13 @@
 #!/bin/bash
-# Builds a one-node Kubernetes with KubeRay's operator into $K: programs from the Go module proxy, and certificates.
+# Builds a one-node Kubernetes with KubeRay's operator, and Prometheus with its own, into $K: programs from the Go module
+# proxy, and certificates.
 #
 # Needs root, Go 1.26 and Debian's containerd runc iptables containernetworking-plugins debootstrap iproute2 openssl
 # gcc libc6-dev buildah. What is there already is not built again.
 set -euo pipefail
 mkdir -p "$K"/{bin,src,pki,cni/net.d}
 KUBERNETES=1.34.4 ETCD=v3.6.16 KUBERAY=v1.6.2 COREDNS=v1.12.4
+OPERATOR=v0.93.0 PROMETHEUS=v0.313.1
 export CGO_ENABLED=0 GOFLAGS="-trimpath -mod=mod -buildvcs=false" GOTOOLCHAIN=local
 
 module() { # NAME MODULE@VERSION: a copy of its source that can be changed
@@ -16,8 +18,8 @@ module() { # NAME MODULE@VERSION: a copy of its source that can be changed
   rm -rf "$K/src/$1"/{go.work,go.work.sum,vendor}
 }
 
-program() { # MODULE PROGRAM PACKAGE
-  [ -x "$K/bin/$2" ] || (cd "$K/src/$1" && nice go build -ldflags="-s -w $versions" -o "$K/bin/$2" "$3")
+program() { # MODULE PROGRAM PACKAGE OPTIONS...
+  [ -x "$K/bin/$2" ] || (cd "$K/src/$1" && nice go build "${@:4}" -ldflags="-s -w $versions" -o "$K/bin/$2" "$3")
 }
 
 certificate() { # NAME SUBJECT ALTERNATIVES
@@ -46,11 +48,18 @@ module etcd "go.etcd.io/etcd/server/v3@$ETCD"
 sed -i -E "s#(go\.etcd\.io/etcd/[a-z0-9/]+) => \.\./.*#\1 => \1 $ETCD#" "$K/src/etcd/go.mod"
 module kuberay "github.com/ray-project/kuberay/ray-operator@$KUBERAY"
 module coredns "github.com/coredns/coredns@$COREDNS"
+module monitoring "github.com/prometheus-operator/prometheus-operator@$OPERATOR"
+sed -i '/ => \.\/pkg/d' "$K/src/monitoring/go.mod"
+module prometheus "github.com/prometheus/prometheus@$PROMETHEUS"
 
 versions=
 program etcd etcd .
 program kuberay kuberay-operator .
 program coredns coredns .
+program monitoring prometheus-operator ./cmd/operator
+program monitoring prometheus-config-reloader ./cmd/prometheus-config-reloader
+# Of the kinds of discovery it has this one.
+program prometheus prometheus ./cmd/prometheus -tags=remove_all_sd,enable_kubernetes_sd
 for variable in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
   versions+=" -X $variable.gitVersion=v$KUBERNETES -X $variable.gitMajor=1 -X $variable.gitMinor=34"
 done

@@ -37,13 +37,23 @@ if [ ! -f "$K/images/base.tar" ]; then
   packed localhost/base:1 base
 fi
 
+# The Prometheus operator runs this image.
+if [ ! -f "$K/images/prometheus.tar" ] && [ -x "$K/bin/prometheus" ]; then
+  mkdir -p "$K/prometheus/bin"
+  ln -f "$K"/bin/prometheus{,-config-reloader} "$K/prometheus/bin"
+  from_folder localhost/prometheus:1 "$K/prometheus" /bin/prometheus
+  packed localhost/prometheus:1 prometheus
+fi
+
 # The index may need this machine's certificates.
 certificates=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
 buildah build --quiet --format docker --isolation chroot --network host --layers --build-arg BASE=localhost/base:1 \
   --volume "$certificates:$certificates:ro" --env PIP_CERT="$certificates" --tag docker.io/library/ensemble:0.1.0 .
-# A next version, and with a model of one's own: the layer that docs/kubernetes.md shows.
-mkdir -p "$K/layer/models"
-cp -r models/resnet models/densenet "$K/layer/models"
+# Another version, with models of its own, one of which is another version, too: the layer that docs/kubernetes.md shows.
+rm -rf "$K/layer/models"
+mkdir -p "$K/layer/models/resnet"
+cp -r models/resnet/1 "$K/layer/models/resnet"
+cp -r models/densenet "$K/layer/models"
 buildah build --quiet --format docker --isolation chroot --layers --build-arg IMAGE=docker.io/library/ensemble:0.1.0 \
   --file configs/kubernetes/models.Dockerfile --tag docker.io/library/ensemble:0.1.1 "$K/layer"
 packed docker.io/library/ensemble:0.1.0 first

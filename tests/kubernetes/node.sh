@@ -125,13 +125,19 @@ up() {
   begin operator env KUBECONFIG="$ADMIN" POD_NAMESPACE=default "$K/bin/kuberay-operator" \
     --enable-leader-election=false --use-kubernetes-proxy --metrics-addr=127.0.0.1:18080 \
     --health-probe-bind-address=127.0.0.1:18082
+  "$K/kubectl" create --filename "$K/src/monitoring/example/prometheus-operator-crd/" > /dev/null
+  # The operator leaves out what it does not find when it starts.
+  "$K/kubectl" wait --for=condition=Established --all crd > /dev/null
+  begin monitoring "$K/bin/prometheus-operator" --apiserver=https://10.77.0.1:6443 --ca-file="$PKI/ca.crt" \
+    --cert-file="$PKI/admin.crt" --key-file="$PKI/admin.key" --web.listen-address=127.0.0.1:18083 \
+    --prometheus-config-reloader=localhost/prometheus:1
   until_true ready
 }
 
 down() {
   [ -d "$K/run" ] || return 0
-  "$K/kubectl" delete rayservice,deployment --all --timeout=40s || true
-  "$K/kubectl" delete pod --all --force --grace-period=0 > /dev/null 2>&1 || true
+  "$K/kubectl" delete rayservice,deployment,prometheus --all --all-namespaces --timeout=40s || true
+  "$K/kubectl" delete pod --all --all-namespaces --force --grace-period=0 > /dev/null 2>&1 || true
   local pods; pods=$(for each in $(containers containers list --quiet); do
     containers containers info "$each" | grep -o 'cni-[-0-9a-f]*'; done | sort -u)
   tac "$K/run/processes" | while read -r process name; do [ "$name" = containerd ] || kill "$process" || true; done

@@ -51,4 +51,6 @@ def test_replicas_are_compared_with_the_fewest_that_suffice():
     row = {"requests": 100, "late": 1, "p50_ms": 20.0, "p99_ms": 40.0, "replica_s": 300, "fixed_s": 400}
     rows = autoscaling.shown([{"trace": trace, "policy": "one", **row} for trace in TRACES])
     assert [each["of_fewest"] for each in rows] == [pytest.approx(300 / each["fewest"]) for each in rows]
-    assert [note.partition(":")[0] for note in autoscaling.notes(rows)] == list(TRACES)
+    [line] = AUTOSCALING.table(rows).lines
+    assert line[0] == "one"
+    assert line[-2:] == [f"{each['of_fewest']:.0f}" for each in rows]

@@ -10,10 +10,11 @@ import pytest
 from lab import reported, rows
 from lab.experiments import __main__ as command
 from lab.experiments import experiment
-from lab.experiments.experiment import BEGIN, END, Experiment, beside_reported
+from lab.experiments.comparison import beside_reported
+from lab.experiments.experiment import BEGIN, END, Experiment
 from lab.pictures import Bars
 from lab.reported import DOCUMENTS, Reported
-from lab.rows import Part, medians
+from lab.rows import Part, medians, side_by_side
 from scripts.errors import ScriptError
 
 KNOWN = command.EXPERIMENTS
@@ -42,7 +43,7 @@ def test_what_was_measured_answers_reported_figures(one):
 def test_every_row_fills_the_table(one):
     rows = one.summary(one.stored().rows)
     lines = one.table(rows).lines
-    assert len(lines) == len(rows)
+    assert len(lines) == len(one.tabled(rows))
     assert all(any(line[place] for line in lines) for place in range(2))
 
 
@@ -91,9 +92,23 @@ def test_a_run_writes_its_files_and_is_not_repeated(counted):
     assert page.startswith("# Mine\n")
     assert page.endswith(f"learned\n{place('theirs', 'other')}")
     assert "| gRPC | seven |" in page
-    assert "Every reported figure: model not stated, hardware not stated. " in page
+    assert ", model not stated, hardware not stated. " in page
     assert f"commit `{one.stored().commit}`, 2 s of each load. [All rows](arrivals.json)" in page
     assert "old" not in page
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ("way {way}", "Requests per row: 300 to 1,200; failed: 2. "),
+        ("way {way} | requests {requests:,}", "Failed: 2. "),
+        ("way {way} | requests {requests:,} | failed {failed}", ""),
+    ],
+)
+def test_requests_and_failures_without_a_column_are_told_below_the_table(counted, columns, told):
+    one = replace(counted[0], columns=columns)
+    rows = [{"way": str(count), "requests": count, "failed": 1} for count in (1200, 300)]
+    assert one._counted([*rows, {"way": "peer", "error": "no"}]) == told
 
 
 def test_a_page_has_the_rows_of_an_experiment_that_compares_nothing(counted):
@@ -179,6 +194,15 @@ def test_medians_are_of_rows_that_differ_in_nothing_else():
 def test_counts_are_added_up_over_the_rounds():
     rounds = [{"way": "a", "requests": 100, "rate": rate, "told": told} for rate, told in ((3, ""), (1, "x"), (2, ""))]
     assert medians(rounds, ["rate", "told"]) == [{"way": "a", "requests": 300, "rate": 2, "told": "x"}]
+
+
+def test_rows_that_differ_in_one_column_stand_side_by_side():
+    rows = [{"way": way, "size": size, "ms": size * len(way)} for size in (1, 2) for way in ("a", "bb")]
+    failed = {"way": "a", "error": "no"}
+    one, two, last = side_by_side([*rows[:1], failed, *rows[1:]], "way", "size")
+    assert (one["size"], one["a"]["ms"], one["bb"]["ms"]) == (1, 1, 2)
+    assert (two["size"], two["a"]["ms"], two["bb"]["ms"]) == (2, 2, 4)
+    assert last == failed
 
 
 def test_every_part_has_its_turn_in_each_round_and_the_time_is_told_before(counted, capsys):
@@ -277,17 +301,34 @@ TIME = Reported(
 )
 
 
-def test_a_column_of_equal_cells_becomes_a_sentence():
+def test_what_all_figures_have_becomes_a_sentence_and_other_hardware_stands_beside_its_figure():
     made = beside_reported([RATE, TIME], {"rate": "seven", "time": "a ms"}, "cores")
-    assert made.startswith("| reported by | figure | hardware | reported | here |\n")
-    assert "| Intel, Table 3 | rate | one | 763 images/s | seven |\n" in made
+    assert made.startswith("| figure | reported | here |\n")
+    assert "| rate | 763 images/s (one) | seven |\n" in made
+    assert made.endswith("Every reported figure: by Intel, model ResNet. Differences here: cores.\n")
+
+
+def test_documents_have_a_column_where_there_are_several():
+    other = replace(TIME, document=DOCUMENTS["NAVER"])
+    made = beside_reported([RATE, other], {"rate": "seven", "time": "a ms"}, "cores")
+    assert made.startswith("| reported by | figure | reported | here |\n")
+    assert "| NAVER | time | 26.9 ms (two) | a ms |\n" in made
     assert made.endswith("Every reported figure: model ResNet. Differences here: cores.\n")
 
 
 def test_a_figure_that_was_not_measured_is_listed():
     made = beside_reported([RATE, TIME], {"rate": "seven"}, "cores")
-    assert "| Intel, Table 1 |" not in made
-    assert made.endswith("Reported, without a figure here (not measured, or too few requests):\n\n- time: 26.9 ms\n")
+    assert "| time |" not in made
+    assert made.endswith("Reported, but not measured here, or with too few requests: time: 26.9 ms (two).\n")
+
+
+def test_what_most_figures_have_becomes_a_sentence_and_the_others_say_what_they_have():
+    others = [replace(TIME, subject="other"), replace(TIME, subject="third", hardware="")]
+    figures = [RATE, TIME, *others, replace(TIME, subject="fourth")]
+    made = beside_reported(figures, dict.fromkeys(("rate", "time", "other", "third", "fourth"), "six"), "cores")
+    assert "Every reported figure, unless it names another: by Intel, model ResNet, hardware two. " in made
+    assert "| rate | 763 images/s (one) | six |\n| time | 26.9 ms | six |\n" in made
+    assert "| third | 26.9 ms (hardware not stated) | six |\n" in made
 
 
 def test_nothing_measured_is_no_table():

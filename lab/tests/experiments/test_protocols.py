@@ -10,7 +10,10 @@ import pytest
 from ensemble_serving.protocol import inference_pb2 as pb
 from lab import reported
 from lab.experiments import protocols
+from lab.experiments.experiment import figures
 from lab.experiments.protocols import PAYLOADS, PROTOCOLS, PROTOCOLS_BY_PAYLOAD, RATES, ROUNDS
+from lab.rows import medians
+from scripts.errors import ScriptError
 
 
 @pytest.fixture
@@ -72,6 +75,26 @@ def test_each_rate_of_each_is_measured_in_each_round_and_the_protocols_are_compa
     assert subject in {each.subject for each in reported.of("protocols")}
     assert f"numbers: gRPC {most}/s, REST 20/s, more by gRPC" in text
     assert f"JPEG: gRPC {most}/s, REST {most}/s, no difference" in text
+
+
+def test_a_load_begins_when_the_server_has_worked_off_the_load_before(monkeypatch):
+    # A request in between that was refused, or came late, begins the count anew.
+    answered = iter([True, False, *[True] * protocols.IN_TURN])
+    monkeypatch.setattr(protocols, "answers", lambda *_: next(answered))
+    protocols.worked_off(None)
+    assert list(answered) == []
+    monkeypatch.setattr(protocols, "answers", lambda *_: False)
+    monkeypatch.setattr(protocols, "PATIENCE_S", 0.0)
+    with pytest.raises(ScriptError, match="has not worked off"):
+        protocols.worked_off(None)
+
+
+def test_a_load_without_an_answer_has_no_latency():
+    load = SimpleNamespace(requests=0, percentiles_ms={"p50": float("nan"), "p99": float("nan")})
+    row = figures(load, "requests", "p50_ms", "p99_ms")
+    assert row == {"requests": 0, "p50_ms": None, "p99_ms": None}
+    [median] = medians([row, {**row, "p50_ms": 2.0}, row], ["p50_ms", "p99_ms"])
+    assert median == {"requests": 0, "p50_ms": 2.0, "p99_ms": None}
 
 
 def test_every_row_has_enough_requests_at_the_default_length():

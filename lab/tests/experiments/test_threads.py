@@ -73,10 +73,12 @@ def test_what_could_not_be_measured_has_its_row_and_the_default_is_compared_with
     assert limits == [each.quota for each in asked]
     shown = THREADS.summary(rows * 3)
     made = THREADS.table(shown)
-    assert [line[6] for line in made.lines].count("") == 1
-    assert {line[5] for line in made.lines[:3]} == {"3,000"}
-    assert ["reaches 50 % of the best" in note for note in made.notes[1:]] == [True, False]
-    assert made.notes[0].endswith("room")
+    assert [line[4] for line in made.lines].count("") == 1
+    assert {line[1] for line in made.lines} == {"all", "all, pinned", "a quota of 1.5"}
+    assert {row["requests"] for row in shown[:3]} == {3000}
+    assert [row["share"] for row in shown if row["default"]] == [50, 100]
+    [note] = made.notes
+    assert note.endswith("room")
     found = THREADS.compare(shown)
     unlike = {"image scoring, where more workers made it worse"}
     assert {each.subject for each in reported.of("threads")} - unlike == set(found)

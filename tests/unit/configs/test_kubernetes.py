@@ -227,6 +227,7 @@ def test_values_arrive_where_they_are_used(everything, tmp_path):
     assert application["args"]["model_repository"] == "/models"
     assert mounted(ray)["/models"] == "models"
     assert application["args"]["ingress"]["max_request_bytes"] == 33554432
+    assert application["deployments"][0]["user_config"] == EVERYTHING["userConfig"]
     assert {"secretRef": {"name": "bucket"}} in ray["envFrom"]
     assert workers["spec"]["imagePullSecrets"] == [{"name": "registry"}]
     assert (ray["image"], ray["imagePullPolicy"]) == ("ensemble:other", "Never")
@@ -313,6 +314,9 @@ def test_what_selects_pods_finds_them(everything):
     assert clients["selector"] == budget["selector"]["matchLabels"]
     front = containers(pods(only(chart, "RayService"))[1])["front"]
     assert {port["targetPort"] for port in clients["ports"]} == {port["name"] for port in front["ports"]}
+    headless = only(chart, "Service", "ensemble-headless")["spec"]
+    assert (headless["clusterIP"], headless["selector"]) == ("None", clients["selector"])
+    assert headless["ports"] == [port for port in clients["ports"] if port["name"] == "grpc"]
     monitor = only(chart, "ServiceMonitor")["spec"]
     assert monitor["selector"]["matchLabels"].items() <= monitored["metadata"]["labels"].items()
     assert monitor["endpoints"][0]["port"] == monitored["spec"]["ports"][0]["name"]

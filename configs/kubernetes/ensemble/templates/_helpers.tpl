@@ -64,6 +64,9 @@ applications:
         max_replicas_per_node: 1
         max_ongoing_requests: 1000
         ray_actor_options: {num_cpus: 1}
+        # An empty one, too: it restores the settings of `args`; a missing one does not.
+        user_config:
+          {{- toYaml .Values.userConfig | nindent 10 }}
 {{- end }}
 
 {{/* Ray's parameters: the CPUs that Serve may reserve on the pod, and the same ports in each. */}}
@@ -119,8 +122,8 @@ securityContext: {{ include "ensemble.least" . }}
 
 {{/* Folders that a container of this release may write to. */}}
 {{- define "ensemble.writable" -}}
-- {name: ray, mountPath: /tmp/ray}
 - {name: tmp, mountPath: /tmp}
+- {name: ray, mountPath: /tmp/ray}
 {{- end }}
 
 {{/* Ray's container, in the head and in the workers. */}}

@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import os
 import shutil
 import socket
@@ -170,5 +171,16 @@ def test_a_file_system_that_holds_no_sockets_is_named_at_once(around, monkeypatc
 
     monkeypatch.setattr(socket, "socket", NoSocket)
     with pytest.raises(ScriptError, match=rf"{around} can't hold sockets.*set {SETTING}"), private_folder():
+        pass
+    assert not list(around.iterdir())
+
+
+def test_a_file_system_without_locks_is_named_at_once(around, monkeypatch):
+    def flock(file, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    told = rf"{around} can't hold sockets and locks \(No locks available\).*set {SETTING}"
+    with pytest.raises(ScriptError, match=told), private_folder():
         pass
     assert not list(around.iterdir())

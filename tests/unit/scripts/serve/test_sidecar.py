@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -48,6 +49,18 @@ def test_only_this_user_can_change_the_folder_of_the_sockets(tmp_path, monkeypat
     tmp_path.chmod(0o777)
     with pytest.raises(ScriptError, match="other users of this machine can change"):
         shared_folder()
+
+
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="needs a mount namespace")
+def test_a_volume_in_another_volume_of_the_same_disk_is_known(tmp_path):
+    for name in ("tmp", "tmp/ray", "ray"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o777)
+    code = "from scripts.serve.sidecar import shared_folder\nshared_folder()"
+    mounted = f"mount --bind {tmp_path}/ray {tmp_path}/tmp/ray && exec {sys.executable} -c '{code}'"
+    environment = {**os.environ, slot.FOLDER: f"{tmp_path}/tmp/ray/front"}
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", mounted], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
 
 
 def test_replicas_beside_it_serve_every_installed_service(tmp_path, monkeypatch):
