@@ -8,15 +8,16 @@ from deployments.contract.errors import InvalidParameter
 from deployments.contract.item import name_of
 from deployments.contract.options import LOWER, Options
 from deployments.ingress.headers import with_options
-from deployments.ingress.options import added, every, from_keywords, from_parameters, from_query, noted
+from deployments.ingress.options import added, every, from_keywords, from_parameters, noted
 from ensemble_features.cache.flow import prediction_options
 from ensemble_features.cascade.flow import LoadShed
 
 
 def test_text_becomes_what_it_says():
-    assert from_query({"top_k": "3", "members": "true", "timeout_ms": "200"}) == Options(3, True, 200)
-    assert [from_query({"members": text}).members for text in ("1", "0", "TRUE", "false")] == [True, False, True, False]
-    assert from_query({}) == Options()
+    assert from_keywords({"top_k": "3", "members": "true", "timeout_ms": "200"}, strict=False) == Options(3, True, 200)
+    said = [from_keywords({"members": text}, strict=False).members for text in ("1", "0", "TRUE", "false")]
+    assert said == [True, False, True, False]
+    assert from_keywords({}, strict=False) == Options()
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_text_becomes_what_it_says():
 )
 def test_a_wrong_query_is_told(query, told):
     with pytest.raises(InvalidParameter, match=told):
-        from_query(query)
+        from_keywords(query, strict=False)
 
 
 def test_parameters_are_typed_and_a_clients_own_are_left_alone():
@@ -90,7 +91,7 @@ NAME = st.one_of(st.sampled_from(sorted(every().__struct_fields__)), st.text(max
 @given(st.dictionaries(NAME, st.one_of(st.text(max_size=12), st.sampled_from(["1", "true", "\ud800", "1e3"]))))
 def test_any_query_is_options_or_the_callers_mistake(query):
     with contextlib.suppress(InvalidParameter):
-        assert isinstance(from_query(query), Options)
+        assert isinstance(from_keywords(query, strict=False), Options)
 
 
 @given(st.dictionaries(NAME, ANYTHING))
@@ -135,18 +136,18 @@ def test_a_header_names_work_in_the_background(value, is_lower):
 def test_a_features_options_are_read_from_wherever_others_are():
     """Of two places that name options of one feature, both count."""
     asked = {"top_k": 2, "tolerance": 0.5, "tolerance_under_load": 1.0}
-    by_header = with_options(from_query({"tolerance": "0.5"}), {"ensemble-options": "tolerance_under_load=1&top_k=2"})
+    by_header = with_options(from_keywords({"tolerance": 0.5}), {"ensemble-options": "tolerance_under_load=1&top_k=2"})
     texts = {name: str(value) for name, value in asked.items()}
-    for read in (from_keywords(asked), from_parameters(asked), from_query(texts), by_header):
+    for read in (from_keywords(asked), from_parameters(asked), from_keywords(texts, strict=False), by_header):
         assert read.chosen() == asked
     assert from_keywords({"tolerance": None}) == Options()
-    assert with_options(from_query({"tolerance": "0.5"}), {"ensemble-options": "tolerance=0.2"}).chosen() == {
+    assert with_options(from_keywords({"tolerance": 0.5}), {"ensemble-options": "tolerance=0.2"}).chosen() == {
         "tolerance": 0.2
     }
 
 
 def test_an_option_that_nothing_here_reads_is_refused_with_what_it_needs():
-    asked = from_query({"tolerance": "0.5"})
+    asked = from_keywords({"tolerance": 0.5})
     with pytest.raises(InvalidParameter, match=r"tolerance: nothing here reads it; it needs .*ladder`"):
         noted(asked, {})
     [kind] = added()

@@ -1,7 +1,6 @@
 """The members one after the other: an image is answered as soon as the called members are sure of it together.
 
-The largest combined probability of the image decides. The margin to the second largest decides equally well:
-docs/cascade.md has both, measured. Source of the idea: https://arxiv.org/abs/2012.01988
+The largest combined probability of the image decides. Source of the idea: https://arxiv.org/abs/2012.01988
 """
 
 import asyncio
