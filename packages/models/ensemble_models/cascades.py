@@ -36,8 +36,6 @@ class Choice:
 
 # A cascade, its cost, how many images it answers otherwise than all members, and the bound of its loss, points.
 Candidate = tuple[Choice, float, int, float]
-# The fields of the configuration's rung.
-Rung = dict[str, Any]
 
 
 def choose(members: Members, most_lost: float, order: Sequence[str] | None = None) -> Choice:
@@ -77,7 +75,7 @@ def candidates(members: Members, orders: Iterable[tuple[str, ...]]) -> Iterator[
             yield Choice(names, exit_at), tried.cost, others, lost(tried.answers == labels, full == labels)
 
 
-def ladder(members: Members, choosing: NDArray[np.bool_], order: tuple[str, ...]) -> list[Rung]:
+def ladder(members: Members, choosing: NDArray[np.bool_], order: tuple[str, ...]) -> list[dict[str, Any]]:
     """Choose thresholds that lose least for each of `COSTS` on the images that choose, and bound the loss on others.
 
     Bounds are upper ends of 95 % intervals, rounded up. No safer rung has a larger bound. So a
@@ -85,13 +83,13 @@ def ladder(members: Members, choosing: NDArray[np.bool_], order: tuple[str, ...]
     rungs there are (fixed-sequence testing, arXiv:2110.01052).
     """
     tried, judged = list(candidates(members.part(choosing), [order])), members.part(~choosing)
-    full, labels, rungs = judged.full(), judged.labels, list[Rung]()
+    full, labels, rungs = judged.full(), judged.labels, list[dict[str, Any]]()
     total, loss, cheapest = sum(judged.costs.values()), 0.0, 1.0
     for most in COSTS:
         affordable = [(lost, others, -cost, choice) for choice, cost, others, lost in tried if cost <= most * total]
         if not affordable:
             break
-        choice = min(affordable, key=lambda each: each[:3])[-1]
+        *_, choice = min(affordable, key=lambda each: each[:3])
         walk = judged.walk(order, choice.exit_at)
         cost = round(walk.cost / total, 4)
         if cost < cheapest:
