@@ -281,8 +281,8 @@ def of_precision():
         f"Without VNNI it is {gain(', without VNNI'):.1f} times as many ({reported_gain('without'):.1f} times on the document's "
         "8180).",
         f"OpenVINO's float32 is {least_and_most(onnx, '.2f')} times as fast as ONNX Runtime's.",
-        f"over TensorFlow 1.13 ({over[0]:.1f} and {over[1]:.1f} times) has no like here: TensorFlow was not measured, and "
-        f"eager PyTorch computed {few[0]} and {few[1]} images",
+        f"TensorFlow 1.13 ({over[0]:.1f} and {over[1]:.1f} times slower in the document) was not measured, and eager PyTorch "
+        f"computed {few[0]} and {few[1]} images",
         f"int8 costs the ResNet {loss[0]:.2f} and the DenseNet {loss[1]:.2f} points of top-1 ({lost[0]:.2f} and {lost[1]:.2f} in",
         f"each accuracy has a 95 % interval of {width:.1f} points to either side",
         f"Both members are {top['both bundled models', 'int8'] - best:.2f} points better than the better int8 member "
