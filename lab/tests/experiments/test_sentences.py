@@ -182,7 +182,7 @@ def of_scaling():
     wired = max((row for row in enough(rows) if "wire_there" in row), key=lambda row: row["requests_per_s"])
     images = figures["traffic of about 900 images per second"] * 1000 / 900
     return [
-        f"the one-core rows have {min(few)} to {max(few)} requests, and [a sentence needs {FEWEST}]",
+        f"the one-core rows have {min(few)} to {max(few)} requests, where [a sentence needs {FEWEST}]",
         f"With two cores and 16 clients, a replica per core answers {two:.0f} requests per second, and one replica on both "
         f"cores {one:.0f}.",
         f"{level.split()[0]} clients per replica reach 95 % of the highest rate, and "
