@@ -5,9 +5,10 @@
 
 A command of a block of bash runs as a reader would type it, in the clone and in its environment. A server runs until
 the next server, or until the end of its page. If a block of JSON follows a block of bash, the last output must have its
-keys, and its values but for times, ids and probabilities. `tests/followed.yaml` lists the commands that need something
-else, each with the reason. The servers use the ports of the pages: run this in a network namespace beside others.
-What is in the clone besides its environment is lost before each page.
+keys, and its values but for times, ids and probabilities. A block with a title is written as a file of this name.
+`tests/followed.yaml` lists the commands that need something else, each with the reason. The servers use the ports of
+the pages: run this in a network namespace beside others. What is in the clone besides its environment is lost before
+each page.
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ import numpy as np
 import onnx
 import yaml
 
+from packages.models.tests.imports import shapes
 from tests.server.test_own_models import Drawn, drawn_images
 
 KNOWN = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-BLOCK = re.compile(r"^```(bash|json)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r'^```(bash|json|\w+(?= title="))(?: title="([\w.]+)")?\n(.*?)^```', re.DOTALL | re.MULTILINE)
 # A command that takes longer has a fault, or is in the list.
 LONGEST_S, READY_S = 300, 600
 CURL = 'curl() { command curl --silent --show-error --fail-with-body "$@"; }'
+# What is no shell that starts a server: the signal that stops it goes to the server.
+PROGRAMS = ("ensemble", ".venv/bin/ensemble")
 # What differs from run to run.
-VARYING = {"trace_id", "probability", "probabilities", "timings"}
+VARYING = {"trace_id", "probability", "probabilities", "timings", "age_s"}
 
 
 class Step(NamedTuple):
@@ -45,20 +49,27 @@ class Step(NamedTuple):
     answer: str | None
 
 
+class Content(NamedTuple):
+    """A file that a page tells its reader to write."""
+
+    name: str
+    text: str
+
+
 class Failed(Exception):
     """A command failed, or printed another answer."""
 
 
-def steps(page: str) -> Iterator[Step]:
-    """Yield the commands of the page's blocks of bash; a line that ends with a backslash or an open quote goes on."""
-    blocks = [(match[1], match[2]) for match in BLOCK.finditer(page)]
-    for number, (language, text) in enumerate(blocks):
-        if language != "bash":
-            continue
-        following = blocks[number + 1] if number + 1 < len(blocks) else ("", "")
-        commands = list(commands_of(text))
-        for place, command in enumerate(commands):
-            yield Step(command, following[1] if following[0] == "json" and place == len(commands) - 1 else None)
+def steps(page: str) -> Iterator[Step | Content]:
+    """Yield the files of a page, and the commands of its blocks of bash; an open quote goes on in the next line."""
+    blocks = [match.groups() for match in BLOCK.finditer(page)]
+    for (language, title, text), following in zip(blocks, [*blocks[1:], ("", None, "")], strict=True):
+        if title:
+            yield Content(title, text)
+        elif language == "bash":
+            commands = list(commands_of(text))
+            for place, command in enumerate(commands):
+                yield Step(command, following[2] if following[0] == "json" and place == len(commands) - 1 else None)
 
 
 def commands_of(text: str) -> Iterator[str]:
@@ -87,6 +98,13 @@ def prepare(clone: Path) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(encoded)
     (clone / "cat.jpg").write_bytes((clone / "tests" / "cat.jpg").read_bytes())
+    # What another server and another program leave: a repository of Triton's, and a model with its answers.
+    shapes.triton_one(clone).rename(clone / "model_repository")
+    (clone / "theirs").mkdir()
+    (clone / "theirs" / "model.onnx").write_bytes((clone / "one.onnx").read_bytes())
+    images = sorted(file.relative_to(clone / "images") for file in (clone / "images").rglob("*.jpg"))
+    answers = ["file,label", *(f"{file},{file.parent}" for file in images)]
+    (clone / "answers.csv").write_text("\n".join(answers), encoding="utf-8")
 
 
 class Reader:
@@ -98,13 +116,19 @@ class Reader:
         path = f"{clone / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
         self._environment = {**os.environ, "PATH": path}
 
-    def follow(self, page: str, serve: str | None = None) -> Iterator[tuple[str, str]]:
+    def follow(self, page: str, serve: str | None = None, mine: str | None = None) -> Iterator[tuple[str, str]]:
         """Run the commands of a page; yield each with "ran", "answer", or the reason why it was left out."""
         try:
+            if mine:
+                (self._clone / "my.yaml").write_bytes((self._clone / mine).read_bytes())
             if serve:
                 self._serve(f"make serve CONFIG={serve}")
             for step in steps((self._clone / page).read_text(encoding="utf-8")):
-                yield step.command, self._run(step)
+                if isinstance(step, Content):
+                    (self._clone / step.name).write_text(step.text, encoding="utf-8")
+                    yield step.name, "written"
+                else:
+                    yield step.command, self._run(step)
         finally:
             self._stop()
 
@@ -134,7 +158,7 @@ class Reader:
         log = self._clone / "served.log"
         with log.open("wb") as output:
             self._server = subprocess.Popen(
-                ["bash", "-c", f"exec {command}" if command.startswith("ensemble") else command],
+                ["bash", "-c", f"exec {command}" if command.startswith(PROGRAMS) else command],
                 cwd=self._clone,
                 env=self._environment,
                 stdout=output,
@@ -179,7 +203,7 @@ def main(clone: Path, pages: list[str]) -> int:
         print(f"== {page}", flush=True)
         prepare(clone)
         try:
-            for command, outcome in Reader(clone).follow(page, KNOWN["pages"].get(page, {}).get("serve")):
+            for command, outcome in Reader(clone).follow(page, **KNOWN["pages"].get(page, {})):
                 print(f"{outcome:40} {command.splitlines()[0][:110]}", flush=True)
         except (Failed, subprocess.TimeoutExpired, ValueError) as err:
             failed += 1

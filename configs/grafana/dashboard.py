@@ -130,7 +130,14 @@ ROWS: dict[str, list[Panel]] = {
             "none",
             {"{{deployment}}": "count by (deployment) (ray_ensemble_process_resident_memory_bytes)"},
         ),
-        Panel("CPU, cores", "none", {"{{deployment}}": rate("process_cpu_seconds_total", "deployment")}),
+        Panel(
+            "CPU, cores",
+            "none",
+            {
+                "{{deployment}}": rate("process_cpu_seconds_total", "deployment"),
+                "all cores": 'sum(ray_resources{Name="CPU"})',
+            },
+        ),
         Panel(
             "CPU, standard deviation over 10 minutes, cores",
             "none",

@@ -87,7 +87,7 @@ class LocalMember(MemberConfig):
         "fixed", description="`latest` takes a higher version that appears while it serves"
     )
     threads: int | None = Field(
-        None, ge=1, le=1024, description="threads that compute; default: the member's share of the container's CPUs"
+        None, ge=1, le=1024, description="threads that compute; default: the member's share of the cores"
     )
 
     @model_validator(mode="after")

@@ -2,6 +2,8 @@
 
 import re
 
+import yaml
+
 from lab import docs
 from tests.conftest import ROOT
 
@@ -42,3 +44,9 @@ def test_the_pages_are_few_and_short():
 def test_figures_are_in_the_benchmarks():
     counted = [with_figure(name) for name in for_use()]
     assert sum(figures for _, figures in counted) <= 0.15 * sum(count for count, _ in counted)
+
+
+def test_a_page_with_commands_is_followed_or_has_a_reason():
+    known = yaml.safe_load((ROOT / "tests" / "followed.yaml").read_text())
+    with_commands = {name for name in for_use() if "```bash\n" in (ROOT / name).read_text()}
+    assert with_commands == {*known["pages"], *known["unfollowed"]}

@@ -230,7 +230,7 @@ def main(file: Path, members: tuple[str, ...], origin: Path | None, repository: 
 
     A member that is a file, or a folder with a model, becomes a model of the repository by `ensemble prepare`; its
     name is the file's without the suffix, or the folder's. Every node runs in one process, which is the fastest on one
-    machine. docs/configuration.md has every field.
+    machine. docs/reference/configuration.md has every field.
 
     `--from` reads a model repository of Triton, a config.json of OpenVINO Model Server, or a manifest of KServe or
     Seldon Core 1, and prints what became of each field. It runs no code of the other server (docs/migrate.md).

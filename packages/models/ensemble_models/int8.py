@@ -81,7 +81,7 @@ def search(load: Callable[[], ov.Model], pixels: Pixels, enough: float) -> Quant
         if best.drop > enough or first.divergence <= WORTH * best.divergence:
             best = nearest([best, first])
     if best.drop > enough:
-        # It takes minutes, and paid for a DenseNet (docs/models.md, lab/training/README.md).
+        # It takes minutes, and paid for a DenseNet (lab/training/README.md).
         tried.append(accurate := quantized(replace(best.recipe, bias_correction="accurate")))
         best = nearest([best, accurate])
     lines = [(*asdict(each.recipe).values(), f"{each.divergence:.4f}", f"{each.drop:.2f}") for each in tried]

@@ -28,7 +28,7 @@ WARM_UP, MEASURED = 3, 10
 
 def problem(found: object) -> Finding:
     """Report what a configuration can't be served with."""
-    return Finding("wrong", f"configuration: {found}", "correct what it names; docs/configuration.md has every field")
+    return Finding("wrong", f"configuration: {found}", "correct what it names (docs/reference/configuration.md)")
 
 
 def installed(required: list[str] | None = None) -> Finding:

@@ -170,7 +170,7 @@ def main(**given: Any) -> None:
     names of ImageNet's classes. `--weights default` downloads the official weights and verifies their SHA-256.
     `--weights random` downloads nothing; it is for measuring speed.
 
-    The command reads the files that exporters write, and their fields in the model (docs/models.md lists them). With
+    The command reads the files that exporters write, and their fields in the model (docs/reference/exporters.md). With
     labelled images (`--data`), it tries the usual orders of colours and classes, normalizations and resizings for every
     fact that the files leave open. It takes the best if it is clearly better than the others. Without images, options
     must give these facts. The command prints its decisions, and refuses what nothing decides.

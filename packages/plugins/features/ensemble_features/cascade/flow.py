@@ -1,7 +1,6 @@
 """The members one after the other: an image is answered as soon as the called members are sure of it together.
 
-The largest combined probability of the image decides. The margin to the second largest decides equally well:
-docs/cascade.md has both, measured. Source of the idea: https://arxiv.org/abs/2012.01988
+The largest combined probability of the image decides. Source of the idea: https://arxiv.org/abs/2012.01988
 """
 
 import asyncio
@@ -257,7 +256,7 @@ class Cascade(Flow):
 
 def _noted(item: Item, asked: tuple[str, ...], load_shed: bool) -> Item:
     """Add to an image's answer which members were asked, and note where the load has cut them short."""
-    fields = {"asked": asked, "load_shed": load_shed or None, "eased": load_shed or None}
+    fields = {"asked": asked, "load_shed": load_shed or None}
     return item.with_note(LoadShed(), **fields) if load_shed else replace(item, extras={**item.extras, **fields})
 
 
