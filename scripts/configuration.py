@@ -72,12 +72,6 @@ def read(file: Path) -> dict[str, Any]:
     return config
 
 
-def log_json(config: dict[str, Any]) -> None:
-    """Set a Serve config's log format to JSON; keep its other logging options."""
-    for section in (config, *(each for each in config.get("applications") or [] if each.get("logging_config"))):
-        section["logging_config"] = {**(section.get("logging_config") or {}), "encoding": "JSON"}
-
-
 def ours(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Return the applications of a Serve config that `graph.app` builds."""
     return (each for each in config.get("applications") or [] if each.get("import_path") == IMPORT_PATH)

@@ -13,7 +13,6 @@ from deployments.contract.answer import Answer, Classification, ClassProbability
 from deployments.contract.batch import Batch
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.listeners.http import HttpListener
 from deployments.ingress.protocol import Service
 from deployments.ingress.settings import IngressSettings
 from deployments.observe.observer import Observer
@@ -97,7 +96,7 @@ class Door:
             if not alone:
                 return await self._http(Request(scope, receive))
             sent = []
-            await HttpListener(self._http)(scope, receive, partial(_append, sent))
+            await self._http.asgi(scope, receive, partial(_append, sent))
             return SimpleNamespace(status_code=sent[0]["status"])
 
         return asyncio.run(answered())

@@ -9,7 +9,6 @@ from unittest.mock import patch
 
 import httpx
 
-from deployments.ingress.listeners.http import HttpListener
 from deployments.serving import ingress_replica as ingress
 from ensemble_features.feedback import feature as feedback
 from ensemble_interop.shared_memory import protocol as shared_memory
@@ -40,7 +39,7 @@ async def served(args):
             stack.enter_context(patch.object(module, "sockets", lambda _, name: Path(folder) / name))
         stack.enter_context(patch.object(ingress, "http_host", lambda: "127.0.0.1"))
         replica = Replica(*arguments)
-        transport = httpx.ASGITransport(HttpListener(replica._http))
+        transport = httpx.ASGITransport(replica._http.asgi)
         try:
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
                 client.replica = replica

@@ -1,9 +1,9 @@
 """The way of one JPEG through the server's code, counted: `python -m tests.way` prints it.
 
-The server's own objects stand in one process, with no feature configured; a request comes to the HTTP listener as
-uvicorn passes it. Every node is inline, or, by `--separate`, behind a socket as a replica on the same machine is; both
-ends of the socket count. Each function of this project that begins to run from the request until the answer is counted
-once, in the event loop and in every other thread. Comprehensions are parts of their functions.
+The server's own objects stand in one process, with no feature configured; a request comes as uvicorn passes it. Every
+node is inline, or, by `--separate`, behind a socket as a replica on the same machine is; both ends of the socket count.
+Each function of this project that begins to run from the request until the answer is counted once, in the event loop
+and in every other thread. Comprehensions are parts of their functions.
 """
 
 import argparse
@@ -24,7 +24,6 @@ from unittest.mock import patch
 from deployments.contract.nodes import Node
 from deployments.ingress.http.server import HttpServer
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.listeners.http import HttpListener
 from deployments.ingress.protocol import Service
 from deployments.observe.observer import Observer
 from deployments.rpc.cluster import ClusterSize
@@ -145,7 +144,7 @@ async def placed(specs: Mapping[str, NodeSpec]) -> AsyncIterator[dict[str, Node[
 
 
 @asynccontextmanager
-async def listener(config: EnsembleConfig) -> AsyncIterator[HttpListener]:
+async def server(config: EnsembleConfig) -> AsyncIterator[HttpServer]:
     """Make what HAProxy calls, and everything behind it."""
     agreed = resolve_signatures(config)
     async with placed(node_specs(config, agreed)) as nodes:
@@ -154,7 +153,7 @@ async def listener(config: EnsembleConfig) -> AsyncIterator[HttpListener]:
         ingress = Ingress.of_images(built.graph, config.ingress, len(agreed.labels), Observer())
         most = config.transformer.max_image_bytes
         service = Service(ingress, agreed.labels, lambda: True, features=built.features, max_image_bytes=most)
-        yield HttpListener(HttpServer(service))
+        yield HttpServer(service)
 
 
 def configured(placement: str) -> EnsembleConfig:
@@ -164,7 +163,7 @@ def configured(placement: str) -> EnsembleConfig:
     return parse({"members": members, **nodes})
 
 
-async def answer(listening: HttpListener, image: bytes) -> int:
+async def answer(http: HttpServer, image: bytes) -> int:
     """Send a request for the class of an image, as uvicorn passes it; returns the status."""
     headers = {"host": "localhost", "content-type": "image/jpeg", "content-length": str(len(image))}
     scope = {
@@ -188,7 +187,7 @@ async def answer(listening: HttpListener, image: bytes) -> int:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await listening(scope, receive, send)
+    await http.asgi(scope, receive, send)
     return int(sent[0]["status"])
 
 
@@ -199,12 +198,12 @@ async def way(image: bytes, placement: str = "inline") -> Way:
     """
     calls: list[tuple[str, str]] = []
     found: list[Way] = []
-    async with listener(configured(placement)) as listening:
+    async with server(configured(placement)) as http:
         with recorded(calls):
             for _ in range(TRIES):
                 # The nodes' threads begin with the first.
                 calls.clear()
-                assert await answer(listening, image) == 200
+                assert await answer(http, image) == 200
                 found.append(Way(list(calls)))
                 # The batch is observed once its answers are out.
                 await asyncio.sleep(0.2)

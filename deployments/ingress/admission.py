@@ -1,11 +1,13 @@
 """Admission: checked as a request comes, before its body is read, and once more with its images."""
 
+import asyncio
 import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
+from deployments.contract import clock
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import (
     InvalidParameter,
@@ -17,7 +19,7 @@ from deployments.contract.options import LOWER, Options
 from deployments.ingress.options import DEFAULT
 from deployments.ingress.pacing import RejectionPacer, ThroughputEstimator
 from deployments.ingress.settings import IngressSettings
-from deployments.ingress.uploads import Upload, Uploads
+from deployments.ingress.uploads import GRACE_S, Upload, Uploads
 
 # For how long a client that was refused is taken to want a place, seconds.
 WANTS_S = 2.0
@@ -80,11 +82,14 @@ class AdmissionController:
         """
         await self.admit(by, options.priority >= LOWER)
         # A caller may wait long for its answer, but not take long to send the request.
-        most_ms = self.settings.timeout_ms
-        arrival = Upload(self, by, min(options.timeout_ms or most_ms, most_ms) / 1000, self.settings.min_body_rate)
-        count = len(self._uploads)
-        if count >= self.settings.max_arriving and not self._uploads.preempt_one_for(arrival.sender):
-            raise self.refusal(f"{count} requests are arriving; no more are admitted at a time", by)
+        most_ms, start = self.settings.timeout_ms, asyncio.get_running_loop().time()
+        timeout_s = min(options.timeout_ms or most_ms, most_ms) / 1000
+        limit = asyncio.timeout_at(start + min(GRACE_S, timeout_s))
+        arrival = Upload(by, clock.now(), start, start + timeout_s, self.settings.min_body_rate, limit)
+        if (count := len(self._uploads)) >= self.settings.max_arriving:
+            if (other := self._uploads.giving_way(by.sender)) is None:
+                raise self.refusal(f"{count} requests are arriving; no more are admitted at a time", by)
+            self._preempt(other)
         self._uploads[arrival] = None
         try:
             async with arrival.limit:
@@ -94,6 +99,28 @@ class AdmissionController:
         finally:
             self._uploads.pop(arrival, None)
             self.size -= arrival.size
+
+    def arrived(self, upload: Upload, size: int, whole: bool = False) -> None:
+        """Count more bytes of an upload, the last ones if it is `whole`; raises Overloaded if they exceed the limit."""
+        if upload.preempted is not None:
+            raise upload.preempted
+        self.check_size(size, upload.by)
+        self.size += size
+        upload.size += size
+        if not whole:
+            # To set a timer anew costs more than the rest of this, and most bodies come in one piece.
+            upload.limit.reschedule(upload.due())
+
+    def _preempt(self, upload: Upload) -> None:
+        """End an upload in favour of a newer one, which may take its place and its bytes at once."""
+        del self._uploads[upload]
+        # Its own time may be over in this very turn of the loop.
+        if not upload.limit.expired():
+            reason = "too much arrives at a time, and this request is the oldest of the sender with most of it"
+            upload.preempted = self.refusal(reason, upload.by)
+            self.size -= upload.size
+            upload.size = 0
+            upload.limit.reschedule(asyncio.get_running_loop().time())
 
     def check(
         self,
@@ -134,8 +161,9 @@ class AdmissionController:
         """Raise Overloaded if these bytes more exceed the limit, unless uploads of a larger sender give way."""
         most = self.settings.max_in_flight_bytes
         while self.size + size > most:
-            if not self._uploads.preempt_largest(by.sender, size):
+            if (other := self._uploads.giving_way_to_bytes(by.sender, size)) is None:
                 raise self.refusal(f"{self.size} bytes are in flight; at most {most} are admitted", by)
+            self._preempt(other)
 
     def _check_lower(self, images: int, by: Caller) -> None:
         """Raise Overloaded if most places are taken, by whomever, and the lower class has its least part of them."""

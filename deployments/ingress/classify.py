@@ -51,7 +51,7 @@ class Classify(Protocol):
     async def _classify(self, service: Service, request: Request, call: Call) -> Response:
         """Answer a request: read its options and images, and classify the images together."""
         ingress, has_query = service.ingress, request.scope["query_string"]
-        in_query = options.from_query(request.query_params) if has_query else options.DEFAULT
+        in_query = options.from_keywords(request.query_params, strict=False) if has_query else options.DEFAULT
         asked = headers.with_options(in_query, request.headers)
         # Before a byte of the body is read.
         async with ingress.admission.arriving(asked, call.caller) as arrival:
@@ -63,7 +63,7 @@ class Classify(Protocol):
                 raise bodies.no_image(declared)
             else:
                 # A body that came in one piece is not copied.
-                images = [b"".join([chunk async for chunk in bodies.bounded(request, limit, arrival)])]
+                images = [b"".join([each async for each in bodies.bounded(request, limit, ingress.admission, arrival)])]
         # The parts of a form that are images; the others are errors already.
         outcomes: dict[int, bytes | AnswerOrError] = dict(enumerate(images))
         sent = {place: image for place, image in outcomes.items() if isinstance(image, bytes)}

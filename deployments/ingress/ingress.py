@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Self
@@ -32,7 +32,7 @@ from deployments.contract.nodes import Graph, Part, as_flow
 from deployments.contract.options import LOWER, Options
 from deployments.ingress.admission import AdmissionController
 from deployments.ingress.options import DEFAULT
-from deployments.ingress.queue import AnswerOrError, Deliver, Queue, Queued
+from deployments.ingress.queue import AnswerOrError, Outcomes, Queue, Queued
 from deployments.ingress.settings import IngressSettings
 from deployments.ingress.statistics import Statistics
 from deployments.observe.observer import AutoscalingStats, ImageTrace, Observer, Trace, continue_trace
@@ -64,12 +64,24 @@ class Execution:
         self.statistics = Statistics()
         self.missing: Mapping[str, str] = {}
 
-    async def __call__(self, queued: Sequence[Queued], deliver: Deliver) -> None:
-        """Execute the graph on a batch, and deliver each image's outcome as soon as it is there."""
+    async def __call__(self, queued: Sequence[Queued]) -> AsyncIterator[Outcomes]:
+        """Execute the graph on a batch; yield the images' outcomes as soon as they are there, and end their traces."""
         start_ns = clock.now_ns()
         image_traces = [each.image_trace for each in queued]
         images = Batch([each.image for each in queued], tuple(each.item for each in queued))
-        parts = await self.run(images, partial(_deliver, image_traces, start_ns, deliver))
+        parts: list[Part] = []
+        async for positions, part in self.run(images):
+            parts.append((positions, part))
+            answers, outcomes = iter(part.payload), list[AnswerOrError]()
+            for position, item in zip(positions, part.items, strict=True):
+                image_trace = image_traces[position]
+                image_trace.done_ns = clock.now_ns()
+                timeline = image_trace.trace.timeline = Timeline(image_trace.queued_ns, start_ns, item.steps)
+                outcome = next(answers) if item.error is None else item.error
+                if item.options.timings and isinstance(outcome, Answer):
+                    outcome = Answer(replace(outcome.classification, timings=timeline.timings()), outcome.probabilities)
+                outcomes.append(outcome)
+            yield positions, outcomes
         self.missing = parts[-1][1].items[-1].missing
         # Once the answers are on their way; and should it fail, they are.
         seen = image_traces, start_ns, clock.now_ns(), parts
@@ -80,13 +92,8 @@ class Execution:
         self.statistics.batch(image_traces, start_ns, end_ns, batch)
         self._observe(image_traces, start_ns, end_ns, batch)
 
-    async def run(
-        self, images: Batch[Sequence[bytes]], answered: Callable[[Sequence[int], Answered], None] = lambda *_: None
-    ) -> list[Part]:
-        """Run the graph; return the images in parts, an error with every image that the graph gives no answer.
-
-        `answered` gets the images that are done, by their positions, before others of the batch may be.
-        """
+    async def run(self, images: Batch[Sequence[bytes]]) -> AsyncIterator[Part]:
+        """Run the graph; yield images as they are done, an error with every image that the graph gives no answer."""
         done: list[Part] = []
         deadlines = [item.deadline for item in images.items if item.deadline is not None]
         patience = max(deadlines) - clock.now() if len(deadlines) == len(images.items) else None
@@ -95,8 +102,8 @@ class Execution:
             async with asyncio.timeout(patience):
                 async for positions, part in self._graph.parts(images):
                     done.append((positions, part))
-                    answered(positions, part)
-            return done
+                    yield positions, part
+            return
         except TimeoutError:
             error: EnsembleError = DeadlineExceeded(DEADLINE_HINT)
         except asyncio.CancelledError:
@@ -106,9 +113,7 @@ class Execution:
             logger.exception("a call to a node was cancelled")
         except Exception as err:
             error = _reported(err, images)
-        failed = _failed(images, done, error)
-        answered(*failed)
-        return [*done, failed]
+        yield _failed(images, done, error)
 
 
 def _reported(err: Exception, images: Batch[Sequence[bytes]]) -> EnsembleError:
@@ -248,7 +253,7 @@ class Ingress:
             EnsembleError: a node failed, or a member of ours did not answer.
         """
         item = Item(continue_trace(None), options=EVERY_MEMBER)
-        [(_, batch)] = await self.execution.run(Batch([GREY_PIXEL], (item,)))
+        [(_, batch)] = [part async for part in self.execution.run(Batch([GREY_PIXEL], (item,)))]
         if (error := batch.items[0].error) is not None:
             raise error
         missing = batch.items[0].missing
@@ -276,24 +281,3 @@ def _note(span: Span, outcomes: Sequence[AnswerOrError]) -> None:
         span.set_attribute("ensemble.missing", [f"{name}: {code}" for name, code in missing.items()])
     if asked:
         span.set_attribute("ensemble.asked", list(asked))
-
-
-def _deliver(
-    image_traces: Sequence[ImageTrace],
-    start_ns: int,
-    deliver: Deliver,
-    positions: Sequence[int],
-    part: Answered,
-) -> None:
-    """Deliver the answers or errors of some of a batch's images, by their positions, and end their image_traces."""
-    answers = iter(part.payload)
-    outcomes: list[AnswerOrError] = []
-    for position, item in zip(positions, part.items, strict=True):
-        image_trace = image_traces[position]
-        image_trace.done_ns = clock.now_ns()
-        timeline = image_trace.trace.timeline = Timeline(image_trace.queued_ns, start_ns, item.steps)
-        outcome = next(answers) if item.error is None else item.error
-        if item.options.timings and isinstance(outcome, Answer):
-            outcome = Answer(replace(outcome.classification, timings=timeline.timings()), outcome.probabilities)
-        outcomes.append(outcome)
-    deliver(positions, outcomes)

@@ -115,10 +115,6 @@ def read(path: Path) -> tuple[Key, ...]:
         raise ConfigurationError(f"{path}: {err}") from err
 
 
-def _has_ended(key: Key) -> bool:
-    return key.until is not None and key.until <= datetime.now(UTC)
-
-
 class KeyFile:
     """The keys of a file, as it is now."""
 
@@ -141,7 +137,8 @@ class KeyFile:
         for each in self._keys:
             if hmac.compare_digest(each.digest, wanted):
                 found = each
-        return None if found is None or _has_ended(found) else found
+        has_ended = found is not None and found.until is not None and found.until <= datetime.now(UTC)
+        return None if has_ended else found
 
     def _look(self) -> None:
         """Read the file again if it has changed; a bad one is refused and logged, and the previous keys stay."""

@@ -18,15 +18,6 @@ BEGINNING = Repr()
 BEGINNING.maxlevel, BEGINNING.maxstring, BEGINNING.maxlong = 2, 3 * MOST_QUOTED, 3 * MOST_QUOTED
 
 
-def from_query(query: Mapping[str, str]) -> Options:
-    """Read the options of an HTTP query, whose values are text.
-
-    Raises:
-        InvalidParameter: one is unknown, of the wrong type or out of bounds.
-    """
-    return from_keywords(query, strict=False)
-
-
 def from_parameters(parameters: Mapping[str, Any]) -> Options:
     """Read the options among the parameters of the Open Inference Protocol; ignore others, such as a client's own.
 
@@ -44,7 +35,7 @@ def from_parameters(parameters: Mapping[str, Any]) -> Options:
 
 
 def from_keywords(keywords: Mapping[str, Any], strict: bool = True) -> Options:
-    """Read the options of a call by handle; unless `strict`, their values may be text.
+    """Read the options of a call by handle, or, unless `strict`, of an HTTP query, whose values are text.
 
     Raises:
         InvalidParameter: one is unknown, of the wrong type or out of bounds.

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 # The functions that `grpc_servicer_functions` may list: one for each protocol, by its name, and one for all.
 FUNCTION = "deployments.protocol.services.add_{}"
 EVERY = FUNCTION.format("all")
-# As files of 0.1.0 name it.
-GENERATED = "deployments.protocol.inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server"
 V = TypeVar("V")
 
 
@@ -162,7 +160,7 @@ def functions() -> dict[str, tuple[type[Protocol], ...]]:
     """List the functions that `grpc_servicer_functions` may name, and the protocols of each."""
     installed = {name: find_class(PROTOCOLS, name, Protocol) for name in names(PROTOCOLS)}
     found = {FUNCTION.format(name): (each,) for name, each in installed.items() if each.services}
-    return {EVERY: resolve(), **found, GENERATED: (installed["open_inference"],)}
+    return {EVERY: resolve(), **found}
 
 
 def services(listed: Collection[str] | None, named: Iterable[str] = ()) -> tuple[ServiceDescriptor, ...]:

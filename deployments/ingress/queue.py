@@ -3,10 +3,9 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -28,8 +27,8 @@ TICK_S = 0.001
 BATCHES_APART_NS = 200_000_000
 AnswerOrError = Answer | EnsembleError
 Outcome = asyncio.Future[AnswerOrError]
-# Takes outcomes as they come, by the images' positions in their batch.
-Deliver = Callable[[Sequence[int], Sequence[AnswerOrError]], None]
+# Some of a batch's images, by their positions in it, and the outcome of each.
+Outcomes = tuple[Sequence[int], Sequence[AnswerOrError]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +49,8 @@ class Queued:
     turn_ns: int
 
 
-# Executes a batch.
-Execute = Callable[[Sequence[Queued], Deliver], Awaitable[None]]
+# Executes a batch, and yields outcomes as they come.
+Execute = Callable[[Sequence[Queued]], AsyncIterator[Outcomes]]
 
 
 class Batcher:
@@ -66,7 +65,7 @@ class Batcher:
         """Create a batcher.
 
         Args:
-            execute: receives each batch, and delivers each image's outcome once.
+            execute: receives each batch, and yields each image's outcome once.
             settings: returns the limits in force.
             batching: decides when batches leave; default: a `Batching` of the limits.
         """
@@ -147,7 +146,8 @@ class Batcher:
         """Run a batch that left at a time by `Batching`'s clock; the next one may leave when it has ended."""
         waiting = dict(enumerate(batch))
         try:
-            await self._execute(list(batch.values()), partial(self._deliver, waiting))
+            async for positions, outcomes in self._execute(list(batch.values())):
+                self._deliver(waiting, positions, outcomes)
         except Exception as err:
             self._deliver(waiting, list(waiting), [err] * len(waiting), asyncio.Future.set_exception)
         finally:

@@ -191,24 +191,18 @@ class MemberClient:
         return outcome
 
     def result(self, call: Call) -> MemberOutcome:
-        """Return the answer or the error of a call that has ended; the log gets causes that are not for the caller.
+        """Return the answer or the error of a call that has ended.
 
         That all images failed by themselves, such as by deadlines that had passed, is not the member's fault, but
         doesn't show that the member is back either: a later call will.
         """
-        try:
-            answer = call.result()
-            if self.breaker.is_open and len(answer.payload):
-                self.breaker.close()
-            return answer
-        except EnsembleError as err:
-            return err.with_traceback(None)
-        except asyncio.CancelledError:
-            logger.warning("a call to member %r was cancelled", self.name)
-        except Exception:
-            # The caller gets a code, and the log the cause.
-            logger.exception("member %r failed on a batch", self.name)
-        return EnsembleError(MEMBER_FAILED)
+        error = asyncio.CancelledError() if call.cancelled() else call.exception()
+        if error is not None:
+            return failure(self.name, error)
+        answer = call.result()
+        if self.breaker.is_open and len(answer.payload):
+            self.breaker.close()
+        return answer
 
     def _give_up(self, call: Call, left_s: float) -> None:
         """Wait no longer; the member is late unless it answers in the rest of its fair time."""
@@ -230,6 +224,17 @@ class MemberClient:
         self._late.discard(call)
         if not call.cancelled() and (fault := _fault(self.result(call))):
             self.breaker.reason = fault
+
+
+def failure(member: str, error: BaseException) -> EnsembleError:
+    """Return the error of the images that a member failed on; the log gets a cause that is not for the caller."""
+    if isinstance(error, EnsembleError):
+        return error.with_traceback(None)
+    if isinstance(error, asyncio.CancelledError):
+        logger.warning("a call to member %r was cancelled", member)
+    else:
+        logger.error("member %r failed on a batch", member, exc_info=error)
+    return EnsembleError(MEMBER_FAILED)
 
 
 async def _call_when_made(

@@ -25,7 +25,7 @@ from deployments.pipeline.member_client import (
     MemberOutcome,
     Members,
     QuorumSettings,
-    answered,
+    failure,
 )
 
 logger = logging.getLogger("ray.serve")
@@ -84,7 +84,7 @@ class Ensemble(Flow):
         settings: QuorumSettings = QuorumSettings(),  # noqa: B008
     ) -> None:
         """Set the members by name, what combines their predictions (None for nothing), and how they are asked."""
-        self._members, self._combiner = Members(members, settings), combiner
+        self._all_members, self._members, self._combiner = members, Members(members, settings), combiner
 
     async def parts(self, batch: Batch[PixelSets]) -> AsyncIterator[Part]:
         """Predict probabilities from pixels by preprocessing: combined, float32 [N,C], or by member without a combiner.
@@ -104,9 +104,14 @@ class Ensemble(Flow):
 
     async def _all(self, batch: Batch[PixelSets]) -> AsyncGenerator[Answers, None]:
         """Wait for every member, as long as the batch does."""
-        calls = {each: each.ask(batch) for each in self._members.clients}
-        await answered([*calls.values()], None)
-        yield range(len(batch.items)), {each.name: each.result(call) for each, call in calls.items()}
+        # All are made: only a flow with `first_pixels` gets some that are deferred.
+        pixels: Mapping[str, Any] = batch.payload
+        calls = (each.node(Batch(pixels[each.pixels], batch.items)) for each in self._all_members.values())
+        found = zip(self._all_members, await asyncio.gather(*calls, return_exceptions=True), strict=True)
+        yield (
+            range(len(batch.items)),
+            {name: each if isinstance(each, Batch) else failure(name, each) for name, each in found},
+        )
 
     async def _some_in_time(self, batch: Batch[PixelSets]) -> AsyncGenerator[Answers, None]:
         """Wait for members that can be missed, until each group of the images must be answered."""

@@ -30,11 +30,6 @@ def script() -> Path:
     return Path(folder) / "dashboard" / "agent.py"
 
 
-def without_process(tags: Mapping[str, str]) -> dict[str, str]:
-    """Remove the tags of the process."""
-    return {name: value for name, value in tags.items() if name not in OF_A_PROCESS}
-
-
 def bounded(known: set[str], value: str) -> str:
     """Return a tag's value, or `other` for a new one where as many are known as a process may have."""
     if len(known) < MOST_VALUES:
@@ -66,7 +61,7 @@ def make_recorder(original: Any) -> Any:
             super().record_histogram_aggregated_batch(name, merged)
 
         def _of_machine(self, name: str, tags: Mapping[str, str]) -> dict[str, str]:
-            kept = without_process(tags)
+            kept = {tag: value for tag, value in tags.items() if tag not in OF_A_PROCESS}
             if not name.startswith(OURS):
                 return kept
             return {tag: bounded(self._known[name, tag], value) for tag, value in kept.items()}

@@ -6,7 +6,6 @@ are on this machine.
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 from deployments.contract.batch import Batch
 from deployments.contract.errors import EnsembleError, NoReplica
 from deployments.contract.nodes import Node
-from deployments.rpc.cluster import ClusterSize, Locality
+from deployments.rpc.cluster import ClusterSize
 from deployments.rpc.replica import LocalReplicas, Replica, ReplicaGone
 from deployments.rpc.stand_in import StandIn
 
@@ -24,7 +23,7 @@ TRIES = 2
 
 
 class DirectEdge:
-    """A node behind Unix sockets, and behind its handle where none is on this machine or another one answers sooner."""
+    """A node behind Unix sockets, and behind its handle while no replica on this machine answers."""
 
     def __init__(
         self,
@@ -40,7 +39,6 @@ class DirectEdge:
         """
         self._replicas, self._cluster = LocalReplicas(folder), cluster
         self._handle, self._count, self._stand_in = handle, count, stand_in
-        self._locality = Locality()
         self._waking: asyncio.Future[Batch[Any]] | None = None
 
     @property
@@ -60,7 +58,6 @@ class DirectEdge:
         for _ in range(TRIES):
             if (replica := self._choose()) is None:
                 break
-            ahead, began = replica.in_flight, time.monotonic()
             try:
                 answer = await replica.call(sent)
             except ReplicaGone as err:
@@ -72,15 +69,13 @@ class DirectEdge:
                 self._count("direct")
                 raise
             self._count("direct")
-            if not self._cluster.is_alone:
-                self._locality.took_here(time.monotonic() - began, ahead)
             if self._stand_in is not None:
                 self._stand_in.end()
             return answer.after(batch)
         return await self._answer_elsewhere(batch, gone, is_suspect)
 
     def _choose(self) -> Replica | None:
-        """Choose the replica to call; None for the handle, if no replica is here, or another machine answers sooner."""
+        """Choose the replica to call; None if none is here."""
         replicas = self._replicas.look()
         awake = [replica for replica in replicas.values() if not replica.is_frozen]
         if not awake:
@@ -88,8 +83,7 @@ class DirectEdge:
         replica = min(awake, key=attrgetter("in_flight"))
         # To the end: of those with equally few calls, the next is the one that was called least recently.
         replicas[replica.name] = replicas.pop(replica.name)
-        is_elsewhere = self._cluster.is_alone is False and not self._locality.stays(replica.in_flight)
-        return None if is_elsewhere else replica
+        return replica
 
     def _forget(self, replica: Replica) -> None:
         """Close the connections to a replica that is gone, unless it is frozen, or another one has its name."""
@@ -118,13 +112,6 @@ class DirectEdge:
             self._waking.add_done_callback(lambda call: call.cancelled() or call.exception())
 
     async def _call_by_handle(self, batch: Batch[Any]) -> Batch[Any]:
-        """Call by handle, and measure the call."""
+        """Call by handle, and count the call."""
         self._count("handle")
-        began = time.monotonic()
-        try:
-            answer = await self._handle(batch)
-        except Exception:
-            self._locality.took_elsewhere(float("inf"))
-            raise
-        self._locality.took_elsewhere(time.monotonic() - began)
-        return answer
+        return await self._handle(batch)

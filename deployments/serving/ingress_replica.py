@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,10 +13,12 @@ from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deployments.contract.answer import Classification
+from deployments.contract.answer import Answer, Classification
+from deployments.contract.batch import Batch
 from deployments.contract.caller import ANYONE, Caller
 from deployments.contract.errors import EnsembleError, RemoteUnavailable
 from deployments.contract.hosts import LOOPBACK, is_loopback
+from deployments.contract.member import OPERATION
 from deployments.contract.names import INGRESS
 from deployments.contract.nodes import HealthChecked
 from deployments.ingress.access import Access
@@ -30,7 +32,7 @@ from deployments.ingress.options import from_keywords
 from deployments.ingress.protocol import Service, resolve
 from deployments.observe import exporters, output
 from deployments.observe.metrics import StateReport, report_counters, report_periodically
-from deployments.observe.observer import Observer
+from deployments.observe.observer import Observer, Watcher
 from deployments.observe.tracing import Tracing
 from deployments.ray_internals.serve_client import http_host
 from deployments.reconfigure import LiveSettings
@@ -45,6 +47,20 @@ logger = logging.getLogger("ray.serve")
 WARM_UP_RETRY_S = 1.0
 # The longest time that a new replica waits for its members before it takes requests, which a quorum may answer.
 MEMBERS_S = 10.0
+
+
+class VersionWatcher(Watcher):
+    """Notes the version by which each member answers, which may be another one than at the start."""
+
+    def __init__(self, versions: dict[str, str]) -> None:
+        self._versions = versions
+
+    def batch(self, batch: Batch[Sequence[Answer]], queue_wait_s: float) -> None:
+        """Note the versions in the steps of an image; a canary's step has another name than its member's."""
+        for step in batch.items[-1].steps:
+            version = step.note.attributes.get("ensemble.model.version")
+            if version is not None and (name := step.note.node.removeprefix(OPERATION)) in self._versions:
+                self._versions[name] = str(version)
 
 
 class IngressReplica:
@@ -67,6 +83,7 @@ class IngressReplica:
         built = spec.build({**inline, **called}, application, replica.unique_id, versions)
         exporter = exporters.from_environment()
         self._observer = Observer(None if exporter is None else Tracing(exporter, spec.services))
+        self._observer.watch(VersionWatcher(versions))
         self._ingress = Ingress.of_images(built.graph, spec.settings, len(spec.labels), self._observer)
         self._nodes = {INGRESS: self._ingress, **inline}
         self._ready, self._is_new, self._unready, self._by_handle = asyncio.Event(), True, "", 0

@@ -10,6 +10,7 @@ Answers after a load's end do not count.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,8 +23,9 @@ import numpy as np
 from ensemble_capacity.load.generator import Generator
 from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
 from ensemble_capacity.load.protocols import Classify
-from ensemble_capacity.load.records import RETRY, Records, between, latency_ms, ok, outcomes, quantile
+from ensemble_capacity.load.records import Records, between, latency_ms, ok, outcomes, quantile
 from ensemble_models.options import POSITIVE, Command, file_options, option
+from ensemble_serving.transports import Response
 from lab.benchmark.systems import HTTP_PORT, OURS, running
 from lab.benchmark.workloads import changed, workload
 from lab.faults.campaign import Done, fault_argument, parts, report
@@ -34,9 +36,20 @@ TIMES = 3.0
 REFUSED = 503
 COLUMNS = (
     "load {what} | answers/s {rate:,.0f} | of the best {share:.2f} | refused {refused:,} | "
-    "otherwise failed {failed:,} | p99, ms {p99_ms:,.0f} | at first retry {at_first_retry:.1%} | "
+    "otherwise failed {failed:,} | p99, ms {p99_ms:,.0f} | "
     "memory {growth_mb:+,.0f} MB"
 )
+
+
+class Obeying(Closed):
+    """Clients that send a refused request again after the time in the refusal."""
+
+    async def rest(self, response: Response | None) -> bool:
+        """See `Closed.rest`."""
+        if response is None or response.retry_after_s is None:
+            return await super().rest(response)
+        await asyncio.sleep(response.retry_after_s)
+        return True
 
 
 @dataclass(frozen=True)
@@ -57,7 +70,7 @@ LOADS = (
     Load(
         "obeying",
         "200 clients that wait as long as `Retry-After` says; 64 images in flight",
-        lambda _: Closed(200, obey=True),
+        lambda _: Obeying(200),
         {"max_in_flight": 64},
     ),
 )
@@ -78,22 +91,20 @@ def measure(load: Load, seconds: float) -> Rows:
     served = workload("imagenet", "int8")
     images = [path.read_bytes() for path in served.images]
     with running(OURS["colocated"], served, changed({"ingress": load.ingress})) as server:
-        _, best = sent(images, Closed(BEST_CLIENTS, obey=True), BEST_S)
+        _, best = sent(images, Obeying(BEST_CLIENTS), BEST_S)
         before = server.resident_mb()
         found, rate = sent(images, load.mode(best), seconds)
         growth = server.resident_mb() - before
-        best = (best + sent(images, Closed(BEST_CLIENTS, obey=True), BEST_S)[1]) / 2
+        best = (best + sent(images, Obeying(BEST_CLIENTS), BEST_S)[1]) / 2
     return [result(found, rate, best, growth)]
 
 
 def result(found: Records, rate: float, best: float, growth_mb: float) -> Row:
     """Summarize a load, by its requests, its rate of answers, the best rate, and the memory that it took.
 
-    The `others` are the statuses of failures but 503; `at_first_retry` is the share of refused requests that were let
-    in then, None if none came again.
+    The `others` are the statuses of failures but 503.
     """
     others = found[~ok(found) & (found["status"] != REFUSED)]
-    again = found[found["flags"] & RETRY > 0]
     return {
         "rate": rate,
         "share": rate / best,
@@ -101,7 +112,6 @@ def result(found: Records, rate: float, best: float, growth_mb: float) -> Row:
         "failed": len(others),
         "others": outcomes(others),
         "p99_ms": quantile(latency_ms(found[ok(found)]), 99),
-        "at_first_retry": float(np.mean(ok(again))) if len(again) else None,
         "growth_mb": growth_mb,
     }
 

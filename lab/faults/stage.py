@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import tempfile
 import time
@@ -19,6 +20,7 @@ from ensemble_capacity.load.load import Closed, Target
 from ensemble_capacity.load.protocols import Classify
 from ensemble_capacity.load.records import DEGRADED, Records, ok
 from ensemble_capacity.serving import started
+from ensemble_serving.transports import Response
 from lab.benchmark.systems import HTTP_PORT, OURS, Running, running
 from lab.benchmark.workloads import Edit, Placement, Workload, changed
 from lab.faults.campaign import Done
@@ -143,9 +145,18 @@ def is_whole(found: Records, since: float) -> bool:
     return bool(np.all((last["due"] > since) & ok(last) & (last["flags"] & DEGRADED == 0)))
 
 
+class Patient(Closed):
+    """Clients that pause after a request that failed."""
+
+    async def rest(self, response: Response | None) -> bool:
+        """See `Closed.rest`."""
+        await asyncio.sleep(PAUSE_S)
+        return False
+
+
 def watch(url: str, images: Sequence[bytes], clients: int) -> Generator:
     """Make clients that each send one request after the other, one attempt each, for as long as they are entered."""
-    return Generator(Target(url, Classify(), tuple(images)), Closed(clients, pause_s=PAUSE_S))
+    return Generator(Target(url, Classify(), tuple(images)), Patient(clients))
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def main() -> None:
     try:
         enter(args.host_address, args.cluster_port)
         with configuration(args) as file:
-            serve(file, args.whole_dashboard, args.without_keys, args.ports_from, args.json_logs)
+            serve(file, args.whole_dashboard, args.without_keys, args.ports_from)
     except (ScriptError, ConfigurationError, OSError, ValueError) as err:
         sys.exit(f"{' '.join(map(str, args.config))}: {err}")
 
@@ -80,7 +80,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--cluster-port", type=int, metavar="N", help="the port at which other machines join (default: 6379)"
     )
-    made.add_argument("--json-logs", action="store_true", help="log lines of JSON, with trace ids, in files and here")
     return made
 
 

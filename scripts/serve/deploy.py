@@ -47,7 +47,6 @@ class Running(msgspec.Struct):
         mark: of the server's process; empty if it is unknown.
         host: where the server listens.
         without_keys: whether other machines need no key.
-        json_logs: whether logs are JSON.
         resources: the CPUs and the memory of the server's machine; None where other machines may join.
         keeps: what the server keeps to its end, by path: from its file, and as flags of the command changed it.
     """
@@ -55,7 +54,6 @@ class Running(msgspec.Struct):
     mark: str = ""
     host: str = LOOPBACK
     without_keys: bool = False
-    json_logs: bool = False
     resources: Resources | None = None
     keeps: dict[str, list[Any]] = {}
 
@@ -102,8 +100,6 @@ def deploy(file: Path) -> None:
             check_placement(config, server.resources)
     check_kept(config, server.keeps)
     check_keys(config, server.host, server.without_keys)
-    if server.json_logs:
-        configuration.log_json(config)
     api, logs = ServeApi(os.environ[DASHBOARD]), Logs(Path(os.environ[SESSION]))
     # What was logged before is not about this configuration.
     logs.skip()

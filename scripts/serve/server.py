@@ -85,7 +85,6 @@ def serve(
     whole_dashboard: bool = False,
     without_keys: bool = False,
     ports_from: int | None = None,
-    json_logs: bool = False,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM.
 
@@ -94,7 +93,6 @@ def serve(
         whole_dashboard: whether Ray's dashboard has all its pages.
         without_keys: whether other machines may reach it without a key.
         ports_from: the first of the four ports to listen on; None for the configuration's.
-        json_logs: whether the logs are lines of JSON.
 
     Raises:
         ScriptError: it can't be served, or the cluster has ended.
@@ -111,11 +109,11 @@ def serve(
         if stop.is_set():
             return
         there, written = check_resources(document), kept(config)
-        change(config, ports_from, json_logs)
+        change(config, ports_from)
         certificate = certificate_named(config)
         check_exposure(config, without_keys, certificate is not None)
         mine, http = mark(psutil.Process()), wanted(config)[0]
-        server = Running(mine, http.host, without_keys, json_logs, there, keeps(written, kept(config)))
+        server = Running(mine, http.host, without_keys, there, keeps(written, kept(config)))
         clear_leftovers()
         set_up(folder)
         check_loopback()
@@ -130,7 +128,8 @@ def serve(
                 machines.publish(cluster.address, config)
             api = ServeApi(cluster.dashboard)
             api.deploy(config, stop)
-            logs, url = Logs(cluster.session, json_logs), f"http{'s' if certificate else ''}://{http}"
+            is_json = (config.get("logging_config") or {}).get("encoding") == "JSON"
+            logs, url = Logs(cluster.session, is_json), f"http{'s' if certificate else ''}://{http}"
             wait_until_ready(api, cluster, logs, url, stop)
             if not stop.is_set():
                 greet(config, url, certificate, file, logs.folder)
@@ -140,12 +139,10 @@ def serve(
             say_stopping()
 
 
-def change(config: dict[str, Any], ports_from: int | None, json_logs: bool) -> None:
+def change(config: dict[str, Any], ports_from: int | None) -> None:
     """Change a Serve config by the flags of the command line, and set where it listens."""
     if ports_from is not None:
         move(config, ports_from)
-    if json_logs:
-        configuration.log_json(config)
     # Serve's own default is every interface.
     config["http_options"] = {"host": LOOPBACK, **(config.get("http_options") or {})}
     machines.listen_on_own_address(config)

@@ -26,10 +26,7 @@ def traced(repository):
         memory = {"shared_memory_prefix": "es-test"}
         two = {"Ingress": {"num_replicas": 2}}
         content = config(repository, "inline", deployments=two, ingress=memory, feedback={"max_requests": 1000})
-        # As users have it in their files: the one line that there was before there were more services.
-        content["grpc_options"]["grpc_servicer_functions"] = [
-            "deployments.protocol.inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server"
-        ]
+        content["grpc_options"]["grpc_servicer_functions"] = ["deployments.protocol.services.add_open_inference"]
         with Server(content, **environment) as server:
             yield server, receiver
 

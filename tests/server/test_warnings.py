@@ -138,7 +138,8 @@ def changing(tmp_path_factory):
         arguments["model_repository"] = f"{site.url}#sha256={manifest.write(folder / 'models')}"
         text = keys.add(folder / "keys", "mobile", None)
         check(content["applications"][0])
-    with Server(content, flags=["--json-logs"], **environment) as running:
+    content["logging_config"]["encoding"] = "JSON"
+    with Server(content, **environment) as running:
         running.headers = {"Authorization": f"Bearer {text}", "Content-Type": "image/png"}
         running.keys, running.certificate = folder / "keys", certificate
         yield running

@@ -68,7 +68,9 @@ def no_image(declared: str) -> UnsupportedMediaType:
     return UnsupportedMediaType(f"{declared!r} is no image; {elsewhere}{remedy}")
 
 
-async def bounded(request: Request, limit: Limit, arrival: Upload) -> AsyncGenerator[bytes, None]:
+async def bounded(
+    request: Request, limit: Limit, admission: AdmissionController, arrival: Upload
+) -> AsyncGenerator[bytes, None]:
     """Yield the request's body, chunk by chunk; a body that declares too many bytes is not read at all.
 
     Raises:
@@ -85,7 +87,7 @@ async def bounded(request: Request, limit: Limit, arrival: Upload) -> AsyncGener
             received += len(chunk)
             if received > limit.most:
                 raise limit.error("the request has more bytes")
-            arrival.grow(len(chunk), received == declared)
+            admission.arrived(arrival, len(chunk), received == declared)
             yield chunk
     request.scope[WHOLE] = True
 
@@ -127,7 +129,7 @@ async def document(
     """
     most, chunks, count = admission.settings.max_elements, [], 0
     async with admission.arriving(asked, by) as arrival:
-        async for chunk in bounded(request, limit or of_request(admission.settings), arrival):
+        async for chunk in bounded(request, limit or of_request(admission.settings), admission, arrival):
             count += sum(map(chunk[:json_bytes].count, (b",", b"[", b"{")))
             if count > most:
                 raise InvalidParameter(f"the JSON has more than {most} commas and opening brackets")

@@ -34,7 +34,7 @@ class BoundedParser(MultiPartParser):
         self, request: Request, admission: AdmissionController, limit: Limit, image: Limit, arrival: Upload
     ) -> None:
         """Set what bounds the number of parts, and the limits of the body and of an image."""
-        most, content = admission.settings.max_parts, self._pieces(bounded(request, limit, arrival))
+        most, content = admission.settings.max_parts, self._pieces(bounded(request, limit, admission, arrival))
         super().__init__(request.headers, content, max_files=most, max_fields=most, max_part_size=MOST_OF_FIELD)
         self.spool_max_size, self._most = limit.most, image.most + 1
         self._admission, self._parts, self._kept, self._is_ended = admission, 0, 0, False

@@ -1,5 +1,6 @@
 """Dispatches HTTP requests by a table: FastAPI's machinery would cost more than the rest of the ingress."""
 
+import asyncio
 import logging
 import math
 import os
@@ -8,7 +9,9 @@ import time
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import compile_path
+from starlette.types import Receive, Scope, Send
 
+from deployments.contract.caller import REQUEST_IDS
 from deployments.contract.errors import (
     INTERNAL_HINT,
     EnsembleError,
@@ -22,6 +25,8 @@ from deployments.contract.item import QUEUE, TRACE_ID, Timeline
 from deployments.ingress.error_style import ErrorStyle
 from deployments.ingress.headers import caller, check_host, check_once, check_origin
 from deployments.ingress.http import cors, documents
+from deployments.ingress.http.bodies import has_large_rest
+from deployments.ingress.pacing import RejectionPacer
 from deployments.ingress.protocol import Protocol, Service, merged
 from deployments.ingress.routes import Route, plain
 from deployments.observe.observer import Call, Trace
@@ -31,6 +36,11 @@ logger = logging.getLogger("ray.serve")
 METRICS = "/metrics"
 # HAProxy says here whether the client spoke TLS, and replaces what a client says.
 FORWARDED_PROTOCOL = "x-forwarded-proto"
+# In a request's scope, the task that answers it.
+TASK = "ensemble.task"
+REQUEST_ID, _ = REQUEST_IDS
+# Refusals of large bodies: how many leave per second, and how many wait for their turn.
+LARGE_PACE, MOST_LARGE = 1.0, 32
 # The status of an answer that nobody waits for any more: nginx' "client closed request".
 LEFT = 499
 # A browser's developer tools draw it: https://www.w3.org/TR/server-timing/.
@@ -38,7 +48,11 @@ TIMING = b"server-timing"
 
 
 class HttpServer:
-    """Answers HTTP requests; every error, foreseen or not, is answered as JSON."""
+    """Answers HTTP requests; every error, foreseen or not, is answered as JSON.
+
+    Attributes:
+        in_flight: requests to the ASGI application that are not answered yet.
+    """
 
     def __init__(self, service: Service) -> None:
         """Set the protocols to serve."""
@@ -49,6 +63,27 @@ class HttpServer:
         routes = service.routes
         self._patterns = {compile_path(path)[0]: path for path in routes if "{" in path}
         self._routes = merged([routes, documents.routes(routes)])
+        self._refusals = RejectionPacer(least=LARGE_PACE, most=MOST_LARGE)
+        self.in_flight = 0
+
+    async def asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, as an ASGI application, unless its client disconnects before."""
+        request, scope[TASK] = Request(scope, receive), asyncio.current_task()
+        self.in_flight += 1
+        try:
+            response = await self(request)
+            # A client that is refused for good, before its large body was read to its end, would come again at once.
+            is_final = 400 <= response.status_code < LEFT and "Retry-After" not in response.headers
+            if is_final and has_large_rest(request):
+                await self._refusals.hold()
+            if (number := request.headers.get(REQUEST_ID)) is not None:
+                response.raw_headers.append((REQUEST_ID.encode(), number.encode("latin-1")))
+            await response(scope, receive, send)
+        except asyncio.CancelledError:
+            # Nobody waits for the answer; uvicorn would log the exception.
+            return
+        finally:
+            self.in_flight -= 1
 
     async def __call__(self, request: Request) -> Response:
         """Answer a request."""

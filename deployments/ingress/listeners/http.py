@@ -5,14 +5,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import uvicorn
-from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from deployments.contract.caller import REQUEST_IDS
-from deployments.ingress.http.bodies import has_large_rest
-from deployments.ingress.http.server import LEFT, HttpServer
-from deployments.ingress.pacing import RejectionPacer
+from deployments.ingress.http.server import TASK, HttpServer
 
 # HAProxy decides how long it keeps a connection. If uvicorn closed one just as a request comes, that would be lost.
 KEPT_S = 24 * 60 * 60
@@ -20,11 +15,6 @@ KEPT_S = 24 * 60 * 60
 # were closed with unread bytes, it would be reset, and the client would lose the answer. A client that sends more has a
 # moment to read the answer.
 LINGER_BYTES, LINGER_S, MOMENT_S = 64 * 1024 * 1024, 30.0, 1.0
-# Refusals of large bodies: how many leave per second, and how many wait for their turn.
-LARGE_PACE, MOST_LARGE = 1.0, 32
-REQUEST_ID, _ = REQUEST_IDS
-# In a request's scope, the task that answers it.
-TASK = "ensemble.task"
 
 
 class OneWrite:
@@ -109,42 +99,27 @@ class HttpConnection(HttpToolsProtocol):
 
 
 class HttpListener:
-    """Answers HTTP on a socket, and counts the requests that are not answered yet."""
+    """Answers HTTP on a socket."""
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
-        self._refusals = RejectionPacer(least=LARGE_PACE, most=MOST_LARGE)
         self._uvicorn: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
-        self.in_flight = 0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, as an ASGI application, unless its client disconnects before."""
-        request, scope[TASK] = Request(scope, receive), asyncio.current_task()
-        self.in_flight += 1
-        try:
-            response = await self._server(request)
-            # A client that is refused for good, before its large body was read to its end, would come again at once.
-            is_final = 400 <= response.status_code < LEFT and "Retry-After" not in response.headers
-            if is_final and has_large_rest(request):
-                await self._refusals.hold()
-            if (number := request.headers.get(REQUEST_ID)) is not None:
-                response.raw_headers.append((REQUEST_ID.encode(), number.encode("latin-1")))
-            await response(scope, receive, send)
-        except asyncio.CancelledError:
-            # Nobody waits for the answer; uvicorn would log the exception.
-            return
-        finally:
-            self.in_flight -= 1
+    @property
+    def in_flight(self) -> int:
+        """The number of requests that are not answered yet."""
+        return self._server.in_flight
 
     async def open(self, path: Path) -> None:
         """Listen on a socket."""
         config = uvicorn.Config(
-            self,
+            self._server.asgi,
             uds=str(path),
             http=HttpConnection,
             ws="none",
             lifespan="off",
+            interface="asgi3",
             log_config=None,
             access_log=False,
             proxy_headers=False,

@@ -78,7 +78,6 @@ class Classification(ClassProbability, frozen=True, omit_defaults=True, kw_only=
     load_shed: Annotated[
         bool | None, Meta(description="true if a cascade called fewer members because of the load")
     ] = None
-    eased: Annotated[bool | None, Meta(description="the older name of `load_shed`, until 0.3.0")] = None
     cache: Annotated[
         CacheStatus | None,
         Meta(description="with a cache: whether the members' predictions came from it"),

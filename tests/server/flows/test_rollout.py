@@ -123,7 +123,7 @@ def feedback(server, *lines, kind="application/json"):
 
 
 def test_a_shadow_is_compared_and_labels_tell_who_was_right(server, picture):
-    server.reconfigure({"shadows": {"candidate": {"share": 1.0, "max_queue_ms": 60000}}})
+    server.reconfigure({"shadows": {"candidate": {"share": 1.0}}})
 
     def shadowed():
         answer = version(server, picture(UNSURE))

@@ -9,7 +9,7 @@ import yaml
 from deployments.contract.errors import ConfigurationError
 from packages.models.tests.tiny import add
 from scripts import serve_schema
-from scripts.configuration import check, check_arguments, check_import_paths, doubts, load, log_json, read
+from scripts.configuration import check, check_arguments, check_import_paths, doubts, load, read
 from tests.networks import brightness, store
 from tests.server.server import config
 
@@ -237,13 +237,6 @@ for config in yaml.safe_load_all(sys.stdin):
     arguments, models = done.stdout.splitlines()
     assert arguments.startswith("arguments deployments: no deployment is called 'Ingres'")
     assert models.startswith(f"models members: 'one': there is no folder {tmp_path}/no")
-
-
-def test_json_logs_leave_other_options_alone():
-    config = {"logging_config": {"enable_access_log": False}, "applications": [{"logging_config": {"a": 1}}, {}]}
-    log_json(config)
-    assert config["logging_config"] == {"enable_access_log": False, "encoding": "JSON"}
-    assert config["applications"] == [{"logging_config": {"a": 1, "encoding": "JSON"}}, {}]
 
 
 def test_replicas_that_would_share_named_cpus_are_refused(repository):

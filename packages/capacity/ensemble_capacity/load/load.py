@@ -1,5 +1,6 @@
 """The load of a server: closed and open loops, and the requests."""
 
+import asyncio
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,12 +11,14 @@ from random import Random
 import numpy as np
 
 from ensemble_capacity.load.protocols import RequestBuilder
-from ensemble_serving.transports import Request, Server, Transport, connect
+from ensemble_serving.transports import Request, Response, Server, Transport, connect
 
 # Requests of an open loop that find no free connection wait for one.
 MOST_CONNECTIONS = 1000
 # Over gRPC calls share connections; HAProxy's and others' default is 100 calls on each.
 CALLS_A_CONNECTION, MOST_CHANNELS = 50, 8
+# Without a pause, a client that finds no server would try thousands of times per second.
+PAUSE_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,15 @@ class Closed:
 
     Attributes:
         concurrency: how many clients there are.
-        obey: whether a client that is refused sends the same image again after the time in the refusal.
-        pause_s: how long a client waits after a request that failed.
     """
 
     concurrency: int
-    obey: bool = False
-    pause_s: float = 0.0
+
+    async def rest(self, response: Response | None) -> bool:
+        """Wait after a request that failed, None if no response came; tell whether a client sends the request again."""
+        # Also without a pause, the other clients get a turn.
+        await asyncio.sleep(PAUSE_S if response is None else 0.0)
+        return False
 
 
 Mode = Closed | Arrivals

@@ -79,7 +79,6 @@ class Row:
         top1: share of right answers, percent; None without labels.
         degraded: share of answers that lack a member.
         shed: share of answers that fewer members made because of the load.
-        timeline: rate and latency, second by second.
     """
 
     mode: str
@@ -105,7 +104,6 @@ class Row:
     shed: float
     min_ms: float = float("nan")
     server: Figures = field(default_factory=Figures)
-    timeline: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -163,7 +161,6 @@ def row(
         top1=100 * _share(well, RIGHT) if target.labels else None,
         degraded=_share(well, DEGRADED),
         shed=_share(well, SHED),
-        timeline=timeline(found, begin, end),
         **more,
     )
 
@@ -178,17 +175,6 @@ def _client(busy: float, late: float, p99: float) -> str:
     if late > LATE_MS and not late <= LATE_SHARE * p99:
         return f"late: p99 {late:.1f} ms"
     return "ok"
-
-
-def timeline(found: Records, begin: float, end: float) -> list[dict[str, Any]]:
-    """Count the outcomes of the requests that were due in each second."""
-    seconds = []
-    for second in range(int(end - begin)):
-        due = between(found, "due", begin + second, begin + second + 1)
-        latencies = latency_ms(due[ok(due)])
-        percentiles = {f"p{percent}_ms": quantile(latencies, percent) for percent in (50, 90, 99)}
-        seconds.append({"second": second, "requests": len(due), "outcomes": outcomes(due), **percentiles})
-    return seconds
 
 
 def _bar(seconds: float, hidden: bool) -> tqdm[NoReturn]:

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 # A request that has no response: the connection failed or ended, or the time was over.
 LOST, LATE = -1, -2
-# Flags of a record. Of the response of this application: its label is right; it lacks a member; fewer members were used
-# because of the load; one of its images has failed. Of the request: it was sent again after a refusal, the first time.
-RIGHT, DEGRADED, SHED, RETRY, FAILED = 1, 2, 4, 8, 16
+# Flags of a record, by the response of this application: its label is right; it lacks a member; fewer members were used
+# because of the load; one of its images has failed.
+RIGHT, DEGRADED, SHED, FAILED = 1, 2, 4, 8
 FIELDS = [("due", "f8"), ("sent", "f8"), ("done", "f8"), ("status", "i2"), ("flags", "u1"), ("images", "u1")]
 DTYPE = np.dtype(FIELDS)
 # The same for one of them.

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 import uvloop
 
 from ensemble_capacity.load.load import Arrivals, Closed, Mode, Target
-from ensemble_capacity.load.records import FAILED, LATE, LAYOUT, LOST, RETRY
+from ensemble_capacity.load.records import FAILED, LATE, LAYOUT, LOST
 from ensemble_serving.transports import NoResponse, Request, Response, ResponseTimeout
 
 # Between two reports.
@@ -24,8 +24,6 @@ REPORT_S = 0.2
 PACK = struct.Struct(LAYOUT).pack
 # An open loop ends by itself when so many requests wait for the server: more would only take memory.
 MOST_UNDER_WAY = 20_000
-# Without a pause, a client that finds no server would try thousands of times per second.
-PAUSE_S = 0.1
 # Linux's numbers: <time.h>, <sys/timerfd.h>. From Python 3.13 on, the module `os` has these calls.
 CLOCK_MONOTONIC, TFD_TIMER_ABSTIME = 1, 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -147,13 +145,13 @@ class Worker:
         self._pipe.send(Report(bytes(self._records), cpu_s, self._first_error, ended))
         self._records.clear()
 
-    def send(self, request: Request, label: str, due: float, flags: int = 0) -> asyncio.Future[Response]:
+    def send(self, request: Request, label: str, due: float) -> asyncio.Future[Response]:
         """Send a request that was due at a time, and note what becomes of it."""
         began = time.perf_counter()
 
         def done(future: asyncio.Future[Response]) -> None:
             self.under_way -= 1
-            self._note(future, label, due, began, flags)
+            self._note(future, label, due, began)
             if self.stopped:
                 self.stop()
 
@@ -162,8 +160,8 @@ class Worker:
         future.add_done_callback(done)
         return future
 
-    def _note(self, future: asyncio.Future[Response], label: str, due: float, began: float, flags: int) -> None:
-        batch, error = self._target.batch, future.exception()
+    def _note(self, future: asyncio.Future[Response], label: str, due: float, began: float) -> None:
+        batch, error, flags = self._target.batch, future.exception(), 0
         if error is not None:
             if not isinstance(error, NoResponse):
                 raise RuntimeError("a transport failed") from error
@@ -173,7 +171,7 @@ class Worker:
             return
         response = future.result()
         if response.ok:
-            flags |= self._target.protocol.seen(response.body, label)
+            flags = self._target.protocol.seen(response.body, label)
         if not response.ok or flags & FAILED:
             self._first_error = self._first_error or f"{response.status} {response.body[:300].decode(errors='replace')}"
         self._records += PACK(due, response.sent, response.at, response.status, flags, batch)
@@ -203,20 +201,11 @@ def open_loop(sender: Worker, arrivals: Arrivals, turns: Turns, begin: float) ->
 async def client(sender: Worker, mode: Closed, turns: Turns, begin: float) -> None:
     """Send one request after the other, each when the response to the last is there, until the sender is stopped."""
     await asyncio.sleep(begin - time.perf_counter())
-    (request, label), refusals = next(turns), 0
+    request, label = next(turns)
     while not sender.stopped:
         try:
-            response = await sender.send(request, label, time.perf_counter(), RETRY if refusals == 1 else 0)
+            response = await sender.send(request, label, time.perf_counter())
         except NoResponse:
             response = None
-        if response is not None and response.ok:
-            (request, label), refusals = next(turns), 0
-            continue
-        retry_after_s = None if response is None else response.retry_after_s
-        refusals = 0 if retry_after_s is None else refusals + 1
-        if mode.obey and retry_after_s is not None:
-            await asyncio.sleep(retry_after_s)
-        else:
-            # Also without a pause, the other clients get a turn.
-            await asyncio.sleep(max(mode.pause_s, PAUSE_S if response is None else 0.0))
+        if (response is not None and response.ok) or not await mode.rest(response):
             request, label = next(turns)

@@ -84,7 +84,8 @@ class FileSystem(Mirror):
         for path, info in found.items():
             version, _, file = path.removeprefix(f"{folder}/").partition("/")
             if VERSION.fullmatch(version) and file:
-                listing.setdefault(int(version), {})[file] = File(int(info["size"]), _tag(info))
+                tag = str(next((info[key] for key in TAGS if info.get(key)), None))
+                listing.setdefault(int(version), {})[file] = File(int(info["size"]), tag)
         return listing
 
     def fetch(self, path: str, target: Path, most: int) -> None:
@@ -186,10 +187,6 @@ class _Bound(Callback):  # type: ignore[misc]
         super().relative_update(inc)
         if self.value > self._most:
             raise SourceError(f"{self._where} is longer than the {self._most} bytes that it may have")
-
-
-def _tag(info: Mapping[str, Any]) -> str:
-    return str(next((info[key] for key in TAGS if info.get(key)), None))
 
 
 def _status(error: Exception) -> int | None:

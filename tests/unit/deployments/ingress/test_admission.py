@@ -18,7 +18,7 @@ async def stall(admission, timeout_ms=60_000, began=None, sizes=(), by=ANYONE):
     """A body of which nothing more comes after these bytes."""
     async with admission.arriving(Options(timeout_ms=timeout_ms), by) as upload:
         for size in sizes:
-            upload.grow(size)
+            admission.arrived(upload, size)
         if began is not None:
             began.set()
         await asyncio.Event().wait()
@@ -81,7 +81,7 @@ async def test_who_gives_way_does_not_stay_for_more_of_its_bytes(monkeypatch):
     async with admission.arriving():
         # More of it was on its way when it gave way.
         with pytest.raises(Overloaded, match="oldest"):
-            body.grow(10)
+            admission.arrived(body, 10)
         assert admission.size == 0
         with pytest.raises(Overloaded, match="oldest"):
             await asyncio.wait_for(task, 5)
@@ -105,7 +105,7 @@ async def test_the_bytes_of_who_came_in_are_not_refused_for_want_of_places():
     async with admission.arriving() as upload:
         # Meanwhile the others fill every place: whether there is one is asked again when the body is whole.
         admission.images = 8
-        upload.grow(1000)
+        admission.arrived(upload, 1000)
         assert admission.size == 1000
 
 

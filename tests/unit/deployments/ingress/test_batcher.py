@@ -12,8 +12,8 @@ class Door:
     """A batcher of anything, which `size` and `turn` make images of."""
 
     def __init__(self, run, size, settings, turn=lambda _: 0):
-        async def execute(queued, deliver):
-            await run([each.image for each in queued], deliver)
+        def execute(queued):
+            return run([each.image for each in queued])
 
         self._size, self._turn = size, turn
         self._batcher = Batcher(execute, settings)
@@ -33,10 +33,10 @@ class Recorder:
         self.batches = []
         self.gate = asyncio.Event()
 
-    async def __call__(self, items, leave):
+    async def __call__(self, items):
         self.batches.append(list(items))
         await self.gate.wait()
-        leave(range(len(items)), [item * 2 for item in items])
+        yield range(len(items)), [item * 2 for item in items]
 
 
 def batcher(**settings):
@@ -120,10 +120,10 @@ async def test_cancelled_items_do_not_travel():
 
 
 async def test_a_failure_reaches_every_caller_and_the_next_batch_goes_on():
-    async def fail(items, leave):
+    async def fail(items):
         if 1 in items:
             raise RuntimeError("broken")
-        leave(range(len(items)), items)
+        yield range(len(items)), items
 
     door = Door(fail, lambda _: 1, lambda: IngressSettings(max_batch_size=2, max_concurrent_batches=1))
     outcomes = await asyncio.gather(*(door.submit(item) for item in (0, 1, 2)), return_exceptions=True)
@@ -133,8 +133,8 @@ async def test_a_failure_reaches_every_caller_and_the_next_batch_goes_on():
 async def test_a_result_does_not_wait_for_the_others_of_its_batch_and_a_failure_takes_no_result_back():
     gate = asyncio.Event()
 
-    async def run(items, leave):
-        leave([2, 0], [items[2], items[0]])
+    async def run(items):
+        yield [2, 0], [items[2], items[0]]
         await gate.wait()
         raise RuntimeError("broken")
 
@@ -174,10 +174,10 @@ async def test_a_batch_runs_in_no_requests_context():
     request = ContextVar("request", default=None)
     seen = []
 
-    async def run(items, leave):
+    async def run(items):
         seen.append(request.get())
         await asyncio.sleep(0)
-        leave(range(len(items)), items)
+        yield range(len(items)), items
 
     door = Door(run, lambda _: 1, lambda: IngressSettings(max_batch_size=2, max_concurrent_batches=1))
 
@@ -190,8 +190,9 @@ async def test_a_batch_runs_in_no_requests_context():
 
 
 async def test_a_batch_that_is_cancelled_leaves_nobody_waiting():
-    async def run(*_):
+    async def run(_):
         raise asyncio.CancelledError
+        yield
 
     door = Door(run, lambda _: 1, lambda: IngressSettings())
     outcomes = await asyncio.wait_for(asyncio.gather(door.submit(1), door.submit(2), return_exceptions=True), 1)
@@ -213,9 +214,9 @@ async def test_items_that_nobody_waits_for_are_let_go():
 async def test_the_next_batch_leaves_before_a_whole_batch_is_answered():
     answered = []
 
-    async def run(items, deliver):
+    async def run(items):
         answered.append(sum(future.done() for future in futures))
-        deliver(range(len(items)), items)
+        yield range(len(items)), items
 
     limits = IngressSettings(max_batch_size=8, max_concurrent_batches=1)
     door = Door(run, lambda _: 1, lambda: limits)

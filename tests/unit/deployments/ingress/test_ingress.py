@@ -203,9 +203,9 @@ async def test_admission_counts_bytes_too():
 async def test_what_arrives_takes_room_for_its_bytes_and_none_of_an_image():
     door, _ = ingress(max_in_flight=1, max_in_flight_bytes=1024, max_request_bytes=1024)
     async with door.admission.arriving() as arrival:
-        arrival.grow(1000)
+        door.admission.arrived(arrival, 1000)
         with pytest.raises(Overloaded, match="1000 bytes"):
-            arrival.grow(100)
+            door.admission.arrived(arrival, 100)
         assert len(await door.classify([b"a"])) == 1
     assert len(await door.classify([b"a" * 1024])) == 1
 

@@ -7,14 +7,15 @@ from hypothesis import strategies as st
 from deployments.contract.errors import InvalidParameter
 from deployments.contract.options import LOWER, Options
 from deployments.ingress.headers import with_options
-from deployments.ingress.options import NAMES, from_keywords, from_parameters, from_query
+from deployments.ingress.options import NAMES, from_keywords, from_parameters
 from ensemble_features.cache.flow import prediction_options
 
 
 def test_text_becomes_what_it_says():
-    assert from_query({"top_k": "3", "members": "true", "timeout_ms": "200"}) == Options(3, True, 200)
-    assert [from_query({"members": text}).members for text in ("1", "0", "TRUE", "false")] == [True, False, True, False]
-    assert from_query({}) == Options()
+    assert from_keywords({"top_k": "3", "members": "true", "timeout_ms": "200"}, strict=False) == Options(3, True, 200)
+    said = [from_keywords({"members": text}, strict=False).members for text in ("1", "0", "TRUE", "false")]
+    assert said == [True, False, True, False]
+    assert from_keywords({}, strict=False) == Options()
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def test_text_becomes_what_it_says():
 )
 def test_a_wrong_query_is_told(query, told):
     with pytest.raises(InvalidParameter, match=told):
-        from_query(query)
+        from_keywords(query, strict=False)
 
 
 def test_parameters_are_typed_and_a_clients_own_are_left_alone():
@@ -84,7 +85,7 @@ NAME = st.one_of(st.sampled_from(sorted(NAMES)), st.text(max_size=8))
 @given(st.dictionaries(NAME, st.one_of(st.text(max_size=12), st.sampled_from(["1", "true", "\ud800", "1e3"]))))
 def test_any_query_is_options_or_the_callers_mistake(query):
     with contextlib.suppress(InvalidParameter):
-        assert isinstance(from_query(query), Options)
+        assert isinstance(from_keywords(query, strict=False), Options)
 
 
 @given(st.dictionaries(NAME, ANYTHING))

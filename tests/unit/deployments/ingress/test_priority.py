@@ -13,7 +13,6 @@ from deployments.ingress import batching
 from deployments.ingress.admission import AdmissionController
 from deployments.ingress.grpc.server import GrpcServer
 from deployments.ingress.ingress import Ingress
-from deployments.ingress.listeners.http import HttpListener
 from deployments.ingress.settings import IngressSettings
 from tests.door import OBSERVER, Door
 from tests.unit.deployments.ingress.grpc.test_server import infer, status
@@ -170,7 +169,7 @@ def full(request):
 @pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
 async def test_a_request_over_http_has_a_class(full, ask):
     door, status = full
-    transport = httpx.ASGITransport(HttpListener(door._http))
+    transport = httpx.ASGITransport(door._http.asgi)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         usual, lower = [await client.post(**ask(is_lower)) for is_lower in (False, True)]
     assert usual.status_code == 200

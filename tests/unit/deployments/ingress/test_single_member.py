@@ -102,6 +102,6 @@ async def test_pixels_are_no_header_whatever_they_begin_with():
 async def test_a_body_of_pixels_takes_the_ensembles_room_as_it_arrives():
     ensemble, door, _ = ingresses(max_in_flight_bytes=2**20, max_request_bytes=2**20)
     async with door.admission.arriving() as arrival:
-        arrival.grow(2**20)
+        door.admission.arrived(arrival, 2**20)
         with pytest.raises(Overloaded):
             ensemble.admission.check_size(1)

@@ -523,26 +523,6 @@ def test_a_stranger_frame_costs_nothing(run, folder, frame):
     run(main())
 
 
-def test_where_other_machines_have_replicas_they_share_what_is_too_much(run, folder, monkeypatch):
-    async def main(nodes):
-        monkeypatch.setattr(cluster.ray, "nodes", lambda: [{"Alive": True}] * nodes)
-        replica, ways = Replica(folder, f"r{nodes}"), []
-        await replica.listener.keep_open()
-        replica.gate.clear()
-        call, _ = edge(folder, ways)
-        waiting = [asyncio.create_task(call(rows(i))) for i in range(2)]
-        await until(lambda: call._cluster.is_alone is not None)
-        waiting += [asyncio.create_task(call(rows(i))) for i in range(3)]
-        await until(lambda: len(replica.batches) + len(ways) == 5)
-        replica.gate.set()
-        await asyncio.gather(*waiting)
-        await replica.listener.close()
-        return ways
-
-    assert run(main(1)) == ["direct"] * 5
-    assert sorted(run(main(2))) == ["direct"] * 2 + ["handle"] * 3
-
-
 FROZEN = """
 import asyncio, sys
 from pathlib import Path

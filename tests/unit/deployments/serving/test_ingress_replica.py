@@ -8,6 +8,7 @@ from deployments.ingress.ingress import Ingress
 from deployments.ingress.listeners.front import Front
 from deployments.ingress.listeners.slot import APPLICATION, FOLDER
 from deployments.serving import ingress_replica
+from tests.conftest import ROOT
 from tests.networks import constant, one_hot, store
 from tests.replica import served
 
@@ -63,3 +64,16 @@ async def test_a_new_replica_does_not_wait_for_ever(args, opened, monkeypatch):
         await client.replica.check_health()
         await client.replica.check_health()
     assert opened == [False, False]
+
+
+async def test_a_model_has_the_version_that_answers_now(args, tmp_path):
+    args["members"][0]["version"] = 1
+    store(tmp_path, "one", constant(one_hot(2)), version=2)
+    async with served(args) as client, asyncio.timeout(60):
+        client.replica.reconfigure({"nodes": {"one": {"version": 2}}})
+        while (await client.get("/v2/models/one")).json()["versions"] != ["2"]:
+            answer = await client.post("/classify", content=(ROOT / "tests" / "cat.jpg").read_bytes())
+            assert answer.status_code == 200
+            await asyncio.sleep(0.02)
+        assert (await client.get("/v2/models/one/versions/2")).status_code == 200
+        assert (await client.get("/v2/models/one/versions/1")).status_code == 404

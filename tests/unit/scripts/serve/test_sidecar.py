@@ -22,6 +22,7 @@ from deployments.ingress.protocol import resolve
 from scripts.errors import ScriptError
 from scripts.serve.ports import METRICS_SETTING
 from scripts.serve.sidecar import shared_folder
+from tests.door import Door
 from tests.server.server import eventually, free_ports
 from tests.unit.scripts.serve.test_haproxy import Front, answering, folder, get
 
@@ -86,7 +87,7 @@ def test_the_last_replica_is_announced_before_it_leaves(folder):
 
 async def test_a_replica_that_ends_listens_on_while_the_load_balancer_notices(folder, monkeypatch):
     monkeypatch.setattr(listening, "NOTICE_S", 3600)
-    replica = listening.Front(folder, HttpListener(None), GrpcListener(None, lambda: 1000, []))
+    replica = listening.Front(folder, HttpListener(Door()._http), GrpcListener(None, lambda: 1000, []))
     with Front(folder, is_balanced=True) as front:
         await replica.keep_open()
         ending = asyncio.create_task(replica.close())
@@ -105,7 +106,7 @@ async def test_no_client_of_grpc_notices_that_the_last_replica_ends(folder, monk
     monkeypatch.setattr(listening, "DISMISS_S", 3600)
 
     def replica():
-        return listening.Front(folder, HttpListener(None), GrpcListener(None, lambda: 1000, []))
+        return listening.Front(folder, HttpListener(Door()._http), GrpcListener(None, lambda: 1000, []))
 
     async def status(**given):
         with pytest.raises(grpc.RpcError) as raised:

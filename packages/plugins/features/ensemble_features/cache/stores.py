@@ -43,7 +43,6 @@ class CacheSettings(Section):
         description="memory of the entries in a process, such as 64MiB",
         json_schema_extra=bounded,
     )
-    max_entries: int = Field(1_000_000, ge=1, le=1_000_000_000, description="images cached in memory")
     ttl_s: float = Field(
         600.0, gt=0, le=31_536_000, allow_inf_nan=False, description="how long an image stays cached, seconds"
     )
@@ -110,11 +109,9 @@ class Store:
 class Memory(Store):
     """Keeps the most recently used entries, in bounded memory."""
 
-    def __init__(
-        self, max_bytes: int, max_entries: int, ttl_s: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """Set the bounds of all entries together, how long each lives, and a clock, seconds."""
-        self._max_bytes, self._max_entries, self._ttl_s, self._clock = max_bytes, max_entries, ttl_s, clock
+    def __init__(self, max_bytes: int, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """Set the memory of all entries together, how long each lives, and a clock, seconds."""
+        self._max_bytes, self._ttl_s, self._clock = max_bytes, ttl_s, clock
         self._entries: OrderedDict[bytes, tuple[float, bytes]] = OrderedDict()
         self.bytes_used = 0
 
@@ -147,7 +144,7 @@ class Memory(Store):
             self._remove(key)
         self._entries[key] = self._clock() + self._ttl_s, content
         self.bytes_used += _size(key, content)
-        while self.bytes_used > self._max_bytes or len(self._entries) > self._max_entries:
+        while self.bytes_used > self._max_bytes:
             self._remove(next(iter(self._entries)))
 
     def _remove(self, key: bytes) -> None:
@@ -232,5 +229,5 @@ def open_store(settings: CacheSettings) -> Store:
         ConfigurationError: Redis' client is missing, its URL is wrong, or its password can't be read.
     """
     if settings.redis is None:
-        return Memory(settings.max_bytes, settings.max_entries, settings.ttl_s)
+        return Memory(settings.max_bytes, settings.ttl_s)
     return Redis(settings.redis, settings.ttl_s, settings.redis_timeout_ms / 1000, settings.redis_password_file)

@@ -85,7 +85,8 @@ class Canary:
             left = sorted(set(range(len(batch.items))).difference(*(positions for positions, _ in parts)))
             again = batch.split(left)
             if answer is not None:
-                again = Batch(again.payload, _with_steps(again, answer.split(left)))
+                noted = zip(again.items, answer.split(left).items, strict=True)
+                again = Batch(again.payload, tuple(replace(item, steps=then.steps) for item, then in noted))
             if left:
                 parts.append((left, self._untried(await self._stable(again))))
         except BaseException:
@@ -140,11 +141,6 @@ class Canary:
         name = self._trial.name
         left = (Trials(tuple(each for each in Trials.of(item) if each != name)) for item in batch.items)
         return Batch(batch.payload, tuple(item.with_note(note) for item, note in zip(batch.items, left, strict=True)))
-
-
-def _with_steps(batch: Batch[Images], answer: Batch[Probabilities]) -> tuple[Item, ...]:
-    """Give the images the steps that the canary has noted."""
-    return tuple(replace(item, steps=then.steps) for item, then in zip(batch.items, answer.items, strict=True))
 
 
 class Comparison(Copied):

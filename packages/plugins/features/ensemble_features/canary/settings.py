@@ -1,8 +1,8 @@
 """The settings of a member's canary, by which another version is tried on live requests."""
 
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from deployments.contract.settings import Schema
 
@@ -18,16 +18,7 @@ class CanarySettings(Schema):
     max_slowdown: float = Field(
         3.0, ge=1, le=1000, description="highest time for the same images, relative to the other version's"
     )
-    window: int = Field(
-        1000, ge=10, le=100_000, description="latest calls of each version whose median is its usual time"
-    )
     least: int = Field(50, ge=1, le=100_000, description="fewest images of the canary before it is rolled back")
-
-    @model_validator(mode="after")
-    def _window_holds_the_least(self) -> Self:
-        if self.window < self.least:
-            raise ValueError(f"window is {self.window}, less than `least`, {self.least}; raise it, or lower `least`")
-        return self
 
 
 class CanaryConfig(CanarySettings):

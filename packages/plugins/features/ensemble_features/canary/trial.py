@@ -28,6 +28,8 @@ HEADER = "header:"
 ALL = 2**64
 # A call that takes so many times the usual time, and at least so many seconds, has failed.
 TAIL, LEAST_PATIENCE_S = 10, 0.25
+# The latest calls of each version, whose median is its usual time.
+LATEST = 1000
 # How often the images of a request may count for each question.
 PER_REQUEST = 4
 # The least share of failures that is told from none.
@@ -139,10 +141,7 @@ class Trial:
         self.compared = self._images = 0
         self._scores: dict[str, Score] = {}
         self._per_request, self._per_image = Allowance(PER_REQUEST), Allowance(1)
-        self.seconds: dict[Role, deque[float]] = {
-            "canary": deque(maxlen=settings.window),
-            "stable": deque(maxlen=settings.window),
-        }
+        self.seconds: dict[Role, deque[float]] = {"canary": deque(maxlen=LATEST), "stable": deque(maxlen=LATEST)}
 
     @property
     def share(self) -> float:
@@ -214,7 +213,7 @@ class Trial:
         The other images of the batch wait with it, so this is much less than the member's patience.
         """
         usual = self.seconds["stable"]
-        if len(usual) < self._settings.least:
+        if len(usual) < min(self._settings.least, LATEST):
             return None
         return max(LEAST_PATIENCE_S, TAIL * self._settings.max_slowdown * median(usual) * images)
 

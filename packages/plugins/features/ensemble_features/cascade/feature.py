@@ -77,16 +77,14 @@ class Exits(Watcher):
         self._exits = TaggedCounter(
             "ensemble_cascade_exits", "Images by the last member that the cascade called.", "member"
         )
-        self._load_shed = (
-            TaggedCounter("ensemble_cascade_load_shed", "Images for which fewer members were called, due to load."),
-            TaggedCounter("ensemble_cascade_eased", "The older name of `ensemble_cascade_load_shed`, until 0.3.0."),
+        self._load_shed = TaggedCounter(
+            "ensemble_cascade_load_shed", "Images for which fewer members were called, due to load."
         )
 
     def batch(self, batch: Batch[Sequence[Answer]], queue_wait_s: float) -> None:
         """Count the images of an answered batch."""
         for answer in batch.payload:
-            for counter in self._load_shed:
-                counter.add(count=bool(answer.classification.load_shed))
+            self._load_shed.add(count=bool(answer.classification.load_shed))
             if asked := answer.classification.asked:
                 self._exits.add(asked[-1])
 

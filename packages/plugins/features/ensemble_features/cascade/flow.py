@@ -256,7 +256,7 @@ class Cascade(Flow):
 
 def _noted(item: Item, asked: tuple[str, ...], load_shed: bool) -> Item:
     """Add to an image's answer which members were asked, and note where the load has cut them short."""
-    fields = {"asked": asked, "load_shed": load_shed or None, "eased": load_shed or None}
+    fields = {"asked": asked, "load_shed": load_shed or None}
     return item.with_note(LoadShed(), **fields) if load_shed else replace(item, extras={**item.extras, **fields})
 
 

@@ -23,14 +23,14 @@ from ensemble_features.record import Copied, Record, count_by_rightness
 
 logger = logging.getLogger("ray.serve")
 
+# A batch in which an image has waited longer is not copied: the machine is busy.
+MOST_QUEUED_MS = 100.0
+
 
 class ShadowSettings(Schema):
     """How many images a shadow gets a copy of."""
 
     share: float = Field(ge=0, le=1, description="share of the images that it gets")
-    max_queue_ms: float = Field(
-        100.0, ge=0, le=60_000, description="a batch in which an image has waited longer is not copied, ms"
-    )
 
 
 class Pairs(msgspec.Struct, frozen=True):
@@ -103,7 +103,7 @@ class Shadow(Copied):
             and self._random.random() < self.settings.share
         ]
         waited_ms = (clock.now_ns() - min((item.queued_ns for item in items if item.queued_ns), default=0)) / 1e6
-        if drawn and (self._work.is_busy or waited_ms > self.settings.max_queue_ms):
+        if drawn and (self._work.is_busy or waited_ms > MOST_QUEUED_MS):
             self.drop(len(drawn))
             return []
         return drawn

@@ -61,7 +61,7 @@ def counted(flow):
 
 
 def cache(members, identity=b"", store=None, classes=2, saved=lambda _: None, **more):
-    store = Memory(10**6, 100, 60) if store is None else store
+    store = Memory(10**6, 60) if store is None else store
     return Cache(members, store, identity, classes, saved, **more)
 
 
@@ -95,7 +95,7 @@ async def test_an_image_that_came_before_is_not_asked_of_the_members_again():
 
 
 async def test_what_decides_scores_keeps_entries_apart():
-    members, store = Members(), Memory(10**6, 100, 60)
+    members, store = Members(), Memory(10**6, 60)
     for identity in (b"1", b"2", b"1"):
         await cache(members, identity, store)(asking(b"1"))
     await cache(members, b"1", store)(asking(b"1", quality="full"))
@@ -246,11 +246,11 @@ async def test_an_entry_that_is_not_of_our_making_is_a_miss(content):
         async def look_up(self, keys):
             return [short if content == "short" else content for _ in keys]
 
-    members, good = Members(), Memory(10**6, 100, 60)
+    members, good = Members(), Memory(10**6, 60)
     await cache(members, store=good)(asking(b"1"))
     [(_, short)] = good._entries.values()
     # Of another number of classes.
-    assert told(await cache(members, store=Broken(10**6, 100, 60), classes=3)(asking(b"1"))) == [False]
+    assert told(await cache(members, store=Broken(10**6, 60), classes=3)(asking(b"1"))) == [False]
 
 
 async def test_nothing_is_left_where_everything_failed():
@@ -260,7 +260,7 @@ async def test_nothing_is_left_where_everything_failed():
 
 def test_sizes_are_written_as_people_do_and_bounded():
     assert CacheSettings.model_validate({"max_bytes": "64MiB"}).max_bytes == 64 * 1024 * 1024
-    for wrong in ({"max_bytes": "1KiB"}, {"ttl_s": 0}, {"redis": "http://x"}, {"max_entries": 0}):
+    for wrong in ({"max_bytes": "1KiB"}, {"ttl_s": 0}, {"redis": "http://x"}):
         with pytest.raises(ValidationError):
             CacheSettings.model_validate(wrong)
 
@@ -376,7 +376,7 @@ async def test_what_a_part_took_is_counted_without_what_others_did_meanwhile(mon
             clock[0] += 1.0
             yield [2, 3], await self(batch.split([2, 3]))
 
-    async for _ in cache(Stages(), store=Kept(10**6, 100, 60)).parts(asking(b"0", b"1", b"2", b"3")):
+    async for _ in cache(Stages(), store=Kept(10**6, 60)).parts(asking(b"0", b"1", b"2", b"3")):
         clock[0] += 100
     # Of the first five seconds the first four are everyone's.
     assert took == [1.0, 1.0, 1.5, 1.5]
@@ -392,7 +392,7 @@ async def test_an_entry_that_this_code_has_not_made_is_a_miss_and_holds_nobody_u
             return [content and content.replace(b"\xa1b", b"\xa1\xff") for content in found]
 
     members = Members()
-    flow = cache(members, store=Foreign(10**6, 100, 60))
+    flow = cache(members, store=Foreign(10**6, 60))
     await flow(asking(b"2"))
     await flow(asking(b"1", b"2"))
     await flow(asking(b"1"))
@@ -414,7 +414,7 @@ def asked_by(key, image=b"1"):
 
 
 async def test_each_key_has_entries_of_its_own_where_that_is_set():
-    members, store = Members(), Memory(10**6, 100, 60)
+    members, store = Members(), Memory(10**6, 60)
     common = cache(members, store=store)
     assert [told(await common(asked_by(key))) for key in ("a", "b")] == [[False], [True]]
     apart = cache(members, store=store, per_key=True)

@@ -21,7 +21,7 @@ class Clock:
 
 
 async def test_memory_gives_back_what_it_keeps():
-    memory = Memory(10_000, 10, 60)
+    memory = Memory(10_000, 60)
     memory.keep(b"a", b"1")
     memory.keep(b"a", b"22")
     assert await memory.look_up([b"a", b"b"]) == [b"22", None]
@@ -30,7 +30,7 @@ async def test_memory_gives_back_what_it_keeps():
 
 
 async def test_memory_forgets_what_was_not_used_for_the_longest_time():
-    memory = Memory(2 * (OVERHEAD + 11), 10, 60)
+    memory = Memory(2 * (OVERHEAD + 11), 60)
     for name in (b"a", b"b"):
         memory.keep(name, bytes(10))
     await memory.look_up([b"a"])
@@ -39,18 +39,16 @@ async def test_memory_forgets_what_was_not_used_for_the_longest_time():
     assert memory.bytes_used == 2 * (OVERHEAD + 11)
 
 
-async def test_memory_is_bounded_in_entries_and_refuses_what_is_larger_than_itself():
-    memory = Memory(10_000, 2, 60)
-    for name in (b"a", b"b", b"c"):
-        memory.keep(name, b"")
-    assert await memory.look_up([b"a", b"b", b"c"]) == [None, b"", b""]
+def test_memory_refuses_what_is_larger_than_itself():
+    memory = Memory(10_000, 60)
+    memory.keep(b"a", b"")
     memory.keep(b"d", bytes(10_000))
     assert (len(memory), memory.bytes_used) == (0, 0)
 
 
 async def test_memory_forgets_what_is_old():
     clock = Clock()
-    memory = Memory(10_000, 10, 60, clock)
+    memory = Memory(10_000, 60, clock)
     memory.keep(b"a", b"1")
     clock.now = 59.9
     assert await memory.look_up([b"a"]) == [b"1"]

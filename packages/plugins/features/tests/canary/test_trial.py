@@ -206,11 +206,6 @@ def test_how_long_it_is_waited_for_goes_by_how_long_the_other_version_takes_and_
     assert found.patience_s(1) == 0.25
 
 
-def test_a_window_below_the_least_is_refused():
-    with pytest.raises(ValueError, match="window is 20, less than `least`, 50"):
-        CanaryConfig(version=3, share=0.5, window=20)
-
-
 def test_new_settings_begin_anew():
     found = trial(1.0, least=1)
     fails(found, [True] * 10)

@@ -315,7 +315,7 @@ async def test_the_lower_class_gets_the_lower_thresholds_first():
         assert asked(await flow(pixels(1, items=[item]))) == [expected]
 
 
-async def test_under_load_a_refused_wish_for_every_member_is_called_eased():
+async def test_under_load_a_refused_wish_for_every_member_is_called_load_shed():
     load = LoadState(UnderLoadSettings(exit_at=(0.58,), full_share=0.0))
     flow, _ = audited(Says("a", {1: SURE}), Says("b", {1: SURE}))
     flow._loads, load.is_on = (load, load), True

@@ -9,9 +9,8 @@ from deployments.contract.errors import InferenceFailed, InvalidImage
 from deployments.contract.item import Item
 from deployments.pipeline.member_client import Member
 from ensemble_features.record import PixelTap, Record, Trials
-from ensemble_features.shadow.feature import replaced
+from ensemble_features.shadow.feature import replaced, shadows
 from ensemble_features.shadow.flow import Pairs, Shadow, ShadowCounters, ShadowSettings
-from ensemble_features.shadow.section import shadows
 from graph.config import parse
 from tests.batches import batch
 
@@ -37,8 +36,8 @@ class Breaks:
         raise ConnectionError("x")
 
 
-def shadow(node, share=1.0, replaces="a", **more):
-    counted, settings = ShadowCounters(), ShadowSettings(share=share, **more)
+def shadow(node, share=1.0, replaces="a"):
+    counted, settings = ShadowCounters(), ShadowSettings(share=share)
     return Shadow("s", Member(node, "small"), settings, replaces, counted, seed=0)
 
 
@@ -114,7 +113,7 @@ async def test_one_that_hangs_is_given_up_and_meanwhile_copies_are_dropped():
 
 
 def test_while_images_wait_long_none_is_drawn():
-    found = shadow(Names(), max_queue_ms=1000)
+    found = shadow(Names())
     assert found.draw(waiting(2, ms=60_000)) == []
     assert results(found) == {"dropped": 2}
     assert found.draw(waiting(2)) == [0, 1]

@@ -5,13 +5,11 @@ import zlib
 
 import pytest
 
-from deployments.contract.caller import ANYONE
 from deployments.contract.errors import ImageTooLarge, InvalidParameter, UnsupportedMediaType
 from deployments.ingress.admission import AdmissionController
 from deployments.ingress.http.bodies import Limit, bounded
 from deployments.ingress.http.content_encoding import FREE_BYTES, MOST_AT_ONCE, MOST_TIMES
 from deployments.ingress.settings import IngressSettings
-from deployments.ingress.uploads import Upload
 
 CONTENT = bytes(range(256)) * 4000
 
@@ -30,9 +28,9 @@ class Sent:
 
 
 async def decoded(sent):
-    upload = Upload(AdmissionController(IngressSettings()), ANYONE, 30.0, 1024)
-    async with upload.limit:
-        async for chunk in bounded(sent, Limit(sys.maxsize), upload):
+    admission = AdmissionController(IngressSettings())
+    async with admission.arriving() as upload:
+        async for chunk in bounded(sent, Limit(sys.maxsize), admission, upload):
             yield chunk
 
 

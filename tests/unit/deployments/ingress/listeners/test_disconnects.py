@@ -5,15 +5,18 @@ import asyncio
 import pytest
 from starlette.responses import Response
 
+from deployments.ingress.http.server import HttpServer
 from deployments.ingress.listeners.http import HttpListener
+from tests.door import Door
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 
 
-class Server:
+class Server(HttpServer):
     """Reads a body, and answers when it is told to."""
 
     def __init__(self):
+        super().__init__(Door().service)
         self.begun, self.may_end, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.cancelled = False
 
