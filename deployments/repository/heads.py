@@ -14,7 +14,7 @@ from deployments.repository.errors import ModelError
 Head = Literal["softmax", "log-softmax", "logits", "sigmoid", "shares"]
 HEADS: tuple[Head, ...] = get_args(Head)
 # A row that sums to 1 within this, without negative values, is a distribution already.
-SIMPLEX_TOLERANCE = 1e-3
+SIMPLEX_ERROR = 1e-3
 # Rows whose sums differ by less, and whose values differ by more, have one sum for all images; both relative.
 SAME_SUM, DIFFERENT = 0.005, 0.05
 # So many scores are not from 0 to 1, or at least so large a share of them 0, by chance.
@@ -53,7 +53,7 @@ def check_scores(network: ov.Model) -> None:
 
 def is_distribution(scores: NDArray[np.float32]) -> bool:
     """Return whether every row is a distribution, so that it needs no softmax."""
-    return bool(scores.min() >= 0 and np.abs(scores.sum(axis=1) - 1).max() <= SIMPLEX_TOLERANCE)
+    return bool(scores.min() >= 0 and np.abs(scores.sum(axis=1) - 1).max() <= SIMPLEX_ERROR)
 
 
 def recognize(network: ov.Model, scores: NDArray[np.float32]) -> Head:
@@ -78,9 +78,9 @@ def recognize(network: ov.Model, scores: NDArray[np.float32]) -> Head:
         )
     if scores.max() <= 0:
         sums = np.exp(scores).sum(axis=1)
-        return "log-softmax" if np.abs(sums - 1).max() <= 10 * SIMPLEX_TOLERANCE else "logits"
+        return "log-softmax" if np.abs(sums - 1).max() <= 10 * SIMPLEX_ERROR else "logits"
     # Rounding takes what is not negative a little below 0.
-    if scores.min() < -SIMPLEX_TOLERANCE * scores.max():
+    if scores.min() < -SIMPLEX_ERROR * scores.max():
         return "logits"
     sums = scores.sum(axis=1)
     if np.ptp(sums) <= SAME_SUM * sums.mean() and np.ptp(scores, axis=0).max() > DIFFERENT * sums.mean():
