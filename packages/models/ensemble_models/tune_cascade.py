@@ -85,13 +85,13 @@ def report(
     hits, full_hits = Interval.share(walk.answers == labels), Interval.share(full == labels)
     difference = Interval.paired((walk.answers == labels).astype(float) - (full == labels))
     last = dict(zip(choice.order, walk.stops, strict=True))
-    lines = [
+    rows = [
         (name, str(Interval.share(scores.argmax(axis=1) == labels)), f"{judged.costs[name]:.2f}", f"{last[name]:.1%}")
         for name, scores in judged.scores.items()
     ]
-    lines.append(("all together", str(full_hits), f"{sum(judged.costs.values()):.2f}", ""))
-    lines.append(("the cascade", str(hits), f"{walk.cost:.2f}", ""))
-    Table(("member", "top-1 (95 % interval)", "CPU per image, ms", "the last one asked"), lines).show()
+    rows.append(("all together", str(full_hits), f"{sum(judged.costs.values()):.2f}", ""))
+    rows.append(("the cascade", str(hits), f"{walk.cost:.2f}", ""))
+    Table(("member", "top-1 (95 % interval)", "CPU per image, ms", "the last one asked"), rows).show()
     print(f"the cascade against all together: {difference.mean:+.2f} points ({paired(difference)})")
     print(f"so the cascade loses at most {-difference.low:.2f} points")
     print(f"answered otherwise than by all together: {Interval.share(walk.answers != full)}")
