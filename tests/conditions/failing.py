@@ -15,7 +15,8 @@ from tests.levels import level
 from tests.networks import CLASSES, brightness, fails_from, store
 from tests.server.server import Server, config, post
 
-SECONDS = float((sys.argv[1:] or [90])[0])
+PLACEMENTS = sys.argv[1:] or ["inline", "separate"]
+SECONDS = 60
 ROWS = 6
 
 
@@ -37,7 +38,7 @@ def ask(server, seconds, seen):
 
 
 def main():
-    for placement in ("inline", "separate"):
+    for placement in PLACEMENTS:
         with tempfile.TemporaryDirectory() as name:
             repository = Path(name)
             store(repository, "good", brightness(3), classes=CLASSES[:3])
