@@ -146,7 +146,7 @@ REMOTE = {"tensorflow_serving": "ensemble", "open_inference": "resnet"}
 WAYS = ("inline", *EDGES, *REMOTE)
 PARTS = ("client", "ingress", "queue", "decode", "member", "combine", "label", "hops", "proxy")
 # Of the table, which has each hop besides.
-TABLED = (("client",), ("ingress",), ("queue",), ("decode", "combine", "label"), ("member",), ("proxy",))
+TABLED = (("client",), ("ingress",), ("queue",), ("decode", "combine", "label"), ("member",))
 
 
 def part(name: str) -> str:
@@ -174,11 +174,11 @@ def with_parts(rows: Rows) -> Rows:
 
 
 def tabled(rows: Rows) -> Rows:
-    """Put the ways side by side: their parts at the middle rate, with each hop, and the whole request at each rate."""
+    """Put the ways side by side: the whole request at each rate, and each edge's parts at the middle rate."""
     found: dict[str, Row] = {}
     for row in rows:
         times = {f"whole request at {row['rate']}/s": row["latency_ms"]}
-        if row["rate"] == MIDDLE:
+        if row["rate"] == MIDDLE and row["way"] not in REMOTE:
             each = {" and ".join(names): sum(row[name] for name in names) for names in TABLED}
             times = {**each, **{f"hop: {name}": ms for name, ms in hops(row).items()}, **times}
         for name, ms in times.items():

@@ -64,14 +64,16 @@ def test_every_part_has_its_share_and_they_sum_to_the_latency(row):
 
 
 def test_the_table_and_the_picture_tell_each_hop(row):
-    slower = {**row, "rate": hops.RATES[0], "latency_ms": 90.0}
-    lines = {line[0]: line[-1] for line in hops.HOPS.table(hops.with_parts([slower, row])).lines}
+    inline, slower = {**row, "way": "inline"}, {**row, "way": "inline", "rate": hops.RATES[0], "latency_ms": 90.0}
+    lines = {line[0]: line[1] for line in hops.HOPS.table(hops.with_parts([slower, inline])).lines}
     steps = ("queue to decode", "decode to member", "member to combine", "combine to label")
     assert [lines[f"hop: {step}"] for step in steps] == ["1.00", "3.00", "4.00", "5.00"]
-    assert (lines["member"], lines["proxy"]) == ("11.00", "16.00")
+    assert lines["member"] == "11.00"
     assert lines["decode and combine and label"] == "12.00"
     assert list(lines)[-2:] == ["whole request at 10/s", "whole request at 20/s"]
     assert (lines["whole request at 10/s"], lines["whole request at 20/s"]) == ("90.00", "100.50")
+    [elsewhere] = hops.HOPS.table(hops.with_parts([row])).lines
+    assert elsewhere == ["whole request at 20/s", "", "", "", "", "100.50"]
     [(heading, bars)] = hops.picture(hops.with_parts([row]))
     assert heading.startswith("open_inference")
     assert {bar.label for bar in bars if bar.ours} == {"hops", "proxy"}

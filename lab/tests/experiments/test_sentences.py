@@ -179,7 +179,7 @@ def of_scaling():
     wired = max((row for row in enough(rows) if "wire_there" in row), key=lambda row: row["requests_per_s"])
     images = figures["traffic of about 900 images per second"] * 1000 / 900
     return [
-        f"the one-core rows have {min(few)} to {max(few)} requests, and [a sentence needs {FEWEST}]",
+        f"the one-core rows have {min(few)} to {max(few)} requests, where [a sentence needs {FEWEST}]",
         f"With two cores and 16 clients, a replica per core answers {two:.0f} requests per second, and one replica on both "
         f"cores {one:.0f}.",
         f"{level.split()[0]} clients per replica reach 95 % of the highest rate, and "
@@ -278,8 +278,8 @@ def of_precision():
         f"Without VNNI it is {gain(', without VNNI'):.1f} times as many ({reported_gain('without'):.1f} times on the document's "
         "8180).",
         f"OpenVINO's float32 is {least_and_most(onnx, '.2f')} times as fast as ONNX Runtime's.",
-        f"over TensorFlow 1.13 ({over[0]:.1f} and {over[1]:.1f} times) has no like here: TensorFlow was not measured, and "
-        f"eager PyTorch computed {few[0]} and {few[1]} images",
+        f"TensorFlow 1.13 ({over[0]:.1f} and {over[1]:.1f} times slower in the document) was not measured, and eager PyTorch "
+        f"computed {few[0]} and {few[1]} images",
         f"int8 costs the ResNet {loss[0]:.2f} and the DenseNet {loss[1]:.2f} points of top-1 ({lost[0]:.2f} and {lost[1]:.2f} in",
         f"each accuracy has a 95 % interval of {width:.1f} points to either side",
         f"Both members are {top['both bundled models', 'int8'] - best:.2f} points better than the better int8 member "
