@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from pydantic import Field
 
@@ -14,6 +15,8 @@ from deployments.contract.payload import Probabilities
 from deployments.contract.settings import Placement, Schema
 
 OPERATION = "label"
+# Of an answer's fields, by name.
+TYPES = {each.name: each.type for each in msgspec.structs.fields(Classification)}
 
 
 class LabelerSettings(Schema):
@@ -79,9 +82,14 @@ class Labeler:
 
 def _fields(extras: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what features add to an answer as fields of the answer; `extras` has fields that it does not know."""
-    if unknown := {name: value for name, value in extras.items() if name not in Classification.__struct_fields__}:
-        return {**{name: value for name, value in extras.items() if name not in unknown}, "extras": unknown}
-    return extras
+    fields, unknown = dict[str, Any](), dict[str, Any]()
+    for name, value in extras.items():
+        if name not in TYPES:
+            unknown[name] = value
+        else:
+            # It is plain data if it was stored, or came from another process.
+            fields[name] = msgspec.convert(value, TYPES[name]) if isinstance(value, dict) else value
+    return fields | {"extras": unknown} if unknown else fields
 
 
 def _rounded(probability: float) -> float:

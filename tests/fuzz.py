@@ -92,7 +92,6 @@ TARGETS = {
     "binary": binary(INFER),
     "gzip": request(INFER, ("Content-Encoding", b"gzip")),
     "predict": request("/v1/models/ensemble:predict"),
-    "classify": request("/v1/models/ensemble:classify"),
     "seldon": request("/api/v1.0/predictions"),
     "form": request("/classify", ("Content-Type", FORM)),
     "query": query,
@@ -118,7 +117,6 @@ def seeds():
     yield "gzip", gzip.compress(infer.encode(), mtime=0)
     yield "predict", json.dumps({"instances": [{"image": {"b64": IMAGE}}], "signature_name": "x"}).encode()
     yield "predict", json.dumps({"inputs": {"image": [{"b64": IMAGE}]}}).encode()
-    yield "classify", json.dumps({"examples": [{"image": {"b64": IMAGE}}], "context": {}}).encode()
     yield "seldon", json.dumps({"data": {"tensor": {"shape": [1, 1, 1, 3], "values": [1, 2, 3]}}}).encode()
     yield "seldon", json.dumps({"data": {"ndarray": [[[[1, 2, 3]]]]}, "meta": {"puid": "x"}}).encode()
     yield "seldon", json.dumps({"data": {"tftensor": {"dtype": "DT_STRING", "stringVal": [IMAGE]}}}).encode()

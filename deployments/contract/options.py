@@ -1,6 +1,6 @@
 """The options of a request: a new one is a field here, and every protocol and the OpenAPI document have it."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -10,9 +10,20 @@ MAX_CLASSES = 100_000
 # The options that add to an answer what it shows besides the most probable class.
 SHOWN = frozenset({"top_k", "members", "timings", "receipt"})
 # The options that do not change predictions.
-PRESENTATION = SHOWN | {"timeout_ms", "cache", "priority"}
+# Features note what their options decide on the image.
+PRESENTATION = SHOWN | {"timeout_ms", "cache", "priority", "added"}
 # From which priority on a request is of the lower class: 1 is the highest, 0 the default; and Triton's greatest.
 LOWER, MAX_PRIORITY = 2, 2**32 - 1
+
+
+class AddedOptions(msgspec.Struct, frozen=True):
+    """Options that a feature adds: the fields of a subclass, each with the default None.
+
+    Attributes:
+        remedy: what to do where the application does not read them.
+    """
+
+    remedy: ClassVar[str] = ""
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,3 +57,11 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="0 and 1 for the usual class; from 2 on the lower class, which overload refuses first",
         ),
     ] = 0
+    # What features add; no client sends this name.
+    added: tuple[Any, ...] = ()
+
+    def chosen(self) -> dict[str, Any]:
+        """Return the options that differ from the defaults, by name, and the options that features add."""
+        every = {name: value for each in (self, *self.added) for name, value in msgspec.structs.asdict(each).items()}
+        default = msgspec.structs.asdict(Options(added=every.pop("added")))
+        return {name: value for name, value in every.items() if value != default.get(name)}

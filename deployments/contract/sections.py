@@ -11,6 +11,7 @@ from pydantic import GetJsonSchemaHandler, ModelWrapValidatorHandler, PrivateAtt
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from deployments.contract.options import AddedOptions
 from deployments.contract.settings import Schema
 from deployments.entry_points import FEATURES, PROTOCOLS, find_class, names
 
@@ -82,9 +83,11 @@ class SectionOwner:
 
     Attributes:
         sections: what it adds to the configuration; at most one of them is its own entry in `features`.
+        options: what it adds to the options of a request, if it is an entry point; None for nothing.
     """
 
     sections: ClassVar[Sequence[type[Section]]] = ()
+    options: ClassVar[type[AddedOptions] | None] = None
 
     @classmethod
     def entry(cls) -> type[Section]:

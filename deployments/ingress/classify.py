@@ -11,7 +11,6 @@ from starlette.responses import Response
 
 from deployments.contract.answer import Classification
 from deployments.contract.errors import EnsembleError
-from deployments.contract.options import Options
 from deployments.ingress import headers, options
 from deployments.ingress.error_style import AS_OBJECT
 from deployments.ingress.http import bodies, forms
@@ -45,8 +44,8 @@ class Classify(Protocol):
         """Return the one path."""
         summary = "Classify one image, or each image of a form"
         body, models = {"image/*": IMAGE, FORM_TYPE: FORM}, (Classification, Results)
-        handler = partial(self._classify, service)
-        return {PATH: Route("POST", handler, summary, models, OF_CLASSIFYING, query=Options, body=body, observed=True)}
+        handler, query = partial(self._classify, service), options.every()
+        return {PATH: Route("POST", handler, summary, models, OF_CLASSIFYING, query=query, body=body, observed=True)}
 
     async def _classify(self, service: Service, request: Request, call: Call) -> Response:
         """Answer a request: read its options and images, and classify the images together."""

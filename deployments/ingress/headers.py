@@ -11,7 +11,7 @@ from deployments.contract.caller import ADDRESS, NO_HEADERS, REQUEST_IDS, Caller
 from deployments.contract.errors import Forbidden, InvalidParameter, MisdirectedRequest
 from deployments.contract.hosts import ANY, is_address
 from deployments.contract.options import LOWER, Options
-from deployments.ingress.options import DEFAULT, MOST_QUOTED, NAMES, from_keywords
+from deployments.ingress.options import MOST_QUOTED, from_keywords
 
 # What decides about a request: of two values, one reader may take the first and another one the last.
 ONCE = frozenset(
@@ -117,7 +117,7 @@ def with_options(options: Options, headers: Mapping[str, str]) -> Options:
     """
     if (given := headers.get(OPTIONS)) is not None:
         named = from_keywords(dict(parse_qsl(given, keep_blank_values=True)), strict=False)
-        options = replace(options, **{n: v for n in NAMES if (v := getattr(named, n)) != getattr(DEFAULT, n)})
+        options = from_keywords({**options.chosen(), **named.chosen()})
     if not options.priority and BACKGROUND.search(headers.get("priority", "")):
         options = replace(options, priority=LOWER)
     control = headers.get("cache-control")

@@ -31,7 +31,7 @@ from deployments.contract.item import Item, Timeline
 from deployments.contract.nodes import Graph, Part, as_flow
 from deployments.contract.options import LOWER, Options
 from deployments.ingress.admission import AdmissionController
-from deployments.ingress.options import DEFAULT
+from deployments.ingress.options import DEFAULT, OptionReaders, noted
 from deployments.ingress.queue import AnswerOrError, Outcomes, Queue, Queued
 from deployments.ingress.settings import IngressSettings
 from deployments.ingress.statistics import Statistics
@@ -140,6 +140,7 @@ class Ingress:
         admission: admits requests; protocols call it as a request comes.
         queue: where admitted images wait.
         autoscaling_stats: counts the requests that were admitted.
+        readers: of the options that features add.
     """
 
     def __init__(
@@ -149,15 +150,10 @@ class Ingress:
         self.admission, self.execution, self.observer = admission, execution, observer
         self.queue, self._class_count = queue, class_count
         self.autoscaling_stats = AutoscalingStats()
+        self.readers: OptionReaders = {}
 
     @classmethod
-    def of_images(
-        cls,
-        graph: Graph,
-        settings: IngressSettings,
-        class_count: int,
-        observer: Observer,
-    ) -> Self:
+    def of_images(cls, graph: Graph, settings: IngressSettings, class_count: int, observer: Observer) -> Self:
         """Make an ingress of encoded images."""
         admission, execution = AdmissionController(settings), Execution(graph, observer.batch)
         queue = Queue(execution, partial(getattr, admission, "settings"), probe)
@@ -200,7 +196,8 @@ class Ingress:
             places: the images' positions in the request; default: from 0 on.
 
         Raises:
-            InvalidParameter: `top_k` is more than there are classes, or there are too many images.
+            InvalidParameter: `top_k` is more than there are classes, a feature refuses an option, or there are too many
+                images.
             Overloaded: the images would exceed the number admitted, or those in flight take longer than they have left;
                 none was classified.
             OverShare: they would exceed the caller's share of the places.
@@ -209,13 +206,13 @@ class Ingress:
             self.admission.check_count(len(images))
         if options.top_k is not None and options.top_k > self._class_count:
             raise InvalidParameter(f"top_k must be between 1 and {self._class_count}, the number of classes")
-        now = clock.now()
+        notes, now = noted(options, self.readers), clock.now()
         deadline = (began or now) + (options.timeout_ms or self.admission.settings.timeout_ms) / 1000
         if trace is None or not trace.parent:
             trace = Trace(continue_trace(None))
         size, is_lower, left_s = sum(map(len, images)), options.priority >= LOWER, deadline - now
         with self.admission.admitted(len(images), size, by, left_s, is_lower):
-            item = Item(trace.parent, deadline, options, clock.now_ns(), caller=by)
+            item = Item(trace.parent, deadline, options, clock.now_ns(), caller=by, notes=notes)
             queued = [
                 self.queue.prepare(image, item, place, trace)
                 for image, place in zip(images, places or range(len(images)), strict=True)

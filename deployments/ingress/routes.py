@@ -27,8 +27,8 @@ Routes = dict[str, "Route"]
 Calls = dict[str, "Rpc"]
 # What a call is answered by: a message, or the messages of a stream.
 Answered = Message | AsyncIterator[Message]
-# Fields of a message: an image takes at most 7, as an `Example` of TensorFlow Serving's `Classify`; names, shapes,
-# parameters and requested outputs take the rest.
+# Fields of a message: an image or a true label takes a few; names, shapes, parameters and requested outputs take the
+# rest.
 FIELDS_PER_PART, FIELDS_BESIDES = 8, 1024
 
 # What can go wrong with any request that a key may be needed for.

@@ -13,7 +13,7 @@ CORE = ("graph", "deployments", "scripts")
 # The words of this project's plugins. `page` and `loading` are also other things: only their sections and paths count.
 WORDS = re.compile(
     r"cache|cascad|canar|shadow|feedback|unload|receipt|seldon|tensorflow|redis|onnxruntime|shared_?memory|rollout"
-    r"|\beased\b|`page`|`loading`|/page/|(?-i:^page$|^loading$)|\bpage\.\w",
+    r"|toleran|ladder|\brungs?\b|\beased\b|`page`|`loading`|/page/|(?-i:^page$|^loading$)|\bpage\.\w",
     re.IGNORECASE,
 )
 FUNCTOOLS = {"cache", "cached_property", "lru_cache"}
@@ -25,7 +25,6 @@ ALLOWED = {
         "deployments/ingress/classify.py": r"(has_)?cache",
         "deployments/ingress/ingress.py": r"cache|Unloaded",
         "deployments/ingress/open_inference/http.py": r"Unloaded",
-        "deployments/ingress/open_inference/model.py": r"cache|.*`cache` where predictions are kept.*",
         "deployments/ingress/headers.py": r"cache|no-cache|cache-control|.*`Cache-Control` controls.*",
         "deployments/ingress/protocol.py": r"shared_memory_region",
         "deployments/ingress/routes.py": r"cache|Unloaded",

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from deployments.contract.answer import Answer
+from deployments.contract.answer import Answer, Classification
 from deployments.contract.errors import EnsembleError, InvalidParameter
 from deployments.contract.options import MAX_CLASSES, SHOWN, Options
 from deployments.ingress.ingress import Ingress
@@ -22,6 +22,9 @@ from deployments.ingress.statistics import Statistics
 from deployments.observe.observer import Call
 
 NOTHING: Mapping[str, Any] = {}
+# The fields of an answer that some answers have, whatever their requests show.
+FIELDS = msgspec.structs.fields(Classification)
+NOTED = [field.name for field in FIELDS if field.default is None and field.name not in SHOWN]
 # The name of the ensemble as a model, and of its input; and the names of a member's input and output.
 MODEL, INPUT = "ensemble", "image"
 PIXELS, PROBABILITIES = "pixels", "probabilities"
@@ -266,15 +269,13 @@ def _output(name: str, answers: Sequence[Answer]) -> Tensor:
 def response_parameters(answers: Sequence[Answer], asked: Options) -> dict[str, str]:
     """Return the parts of the answers that the protocol has no tensor for.
 
-    `trace_id`; and as JSON, an element for each image: `missing` where members did not answer, `asked` where members
-    are called in turn, `cache` where predictions are kept, and `warning` for an odd file. `classifications` has the
-    answers if an option asks for them.
+    `trace_id`; and as JSON, an element for each image: `missing` where members did not answer, `warning` for an odd
+    file, and what features say of the images. `classifications` has the answers if an option asks for them.
     """
     each = [answer.classification for answer in answers]
     listed: dict[str, Sequence[Any]] = {
+        **{name: [getattr(one, name) for one in each] for name in NOTED},
         "missing": [one.missing or {} for one in each],
-        "asked": [one.asked for one in each],
-        "cache": [one.cache for one in each],
         "warning": [one.warning or "" for one in each],
         "classifications": each if any(attrgetter(*SHOWN)(asked)) else (),
     }

@@ -14,7 +14,6 @@ from pydantic import Field, field_validator
 
 from deployments.contract.errors import ConfigurationError
 from deployments.contract.item import Item
-from deployments.contract.options import Options
 from deployments.contract.sections import Section
 from deployments.folder_permissions import changeable_by_others, is_private
 from deployments.pipeline.pipeline import Answered, InFlight, Interceptor
@@ -47,11 +46,9 @@ class Recorded(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def of(cls, image: bytes, sent: Item, done: Item, label: str) -> Recorded:
         """Make the record of an image, by its item before and after the graph."""
-        options = {name: getattr(sent.options, name) for name in Options().__struct_fields__}
-        chosen = {name: value for name, value in options.items() if value != getattr(Options(), name)}
         ended_ns = max((step.note.end_ns for step in done.steps), default=sent.queued_ns)
         error = "" if done.error is None else done.error.code
-        return cls(sent.queued_ns / 1e9, image, chosen, label, (ended_ns - sent.queued_ns) / 1e6, error)
+        return cls(sent.queued_ns / 1e9, image, sent.options.chosen(), label, (ended_ns - sent.queued_ns) / 1e6, error)
 
 
 class RecordingSettings(Section):

@@ -35,6 +35,18 @@ class CacheStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     age_s: Annotated[float | None, Meta(description="the predictions' age, seconds; absent without a hit")] = None
 
 
+class Rung(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The thresholds of a cascade that a request's `tolerance` chose, or `quality`."""
+
+    number: Annotated[int, Meta(description="its place in the ladder; 0 calls all members")]
+    loss: Annotated[float, Meta(description="bound of the top-1 lost against all members, points")]
+    cost: Annotated[float, Meta(description="its mean inference cost divided by the cost of all members")]
+    is_held: Annotated[
+        bool | None,
+        Meta(description="whether the audit holds the bound; false if a member is missing; absent if unknown"),
+    ] = None
+
+
 class Timing(msgspec.Struct, frozen=True):
     """The time of one step."""
 
@@ -78,6 +90,7 @@ class Classification(ClassProbability, frozen=True, omit_defaults=True, kw_only=
     load_shed: Annotated[
         bool | None, Meta(description="true if a cascade called fewer members because of the load")
     ] = None
+    rung: Annotated[Rung | None, Meta(description="with a cascade's ladder: the rung that answered")] = None
     cache: Annotated[
         CacheStatus | None,
         Meta(description="with a cache: whether the members' predictions came from it"),

@@ -12,7 +12,7 @@ from ensemble_serving.errors import EnsembleError, error_by_code, errors_by_code
 from ensemble_serving.transports import Request, Response
 from ensemble_serving.transports.request import Headers
 
-Option = bool | int | str
+Option = bool | int | float | str
 Options = Mapping[str, Option]
 
 _classification = msgspec.json.Decoder(Classification).decode
@@ -69,6 +69,8 @@ class OverGrpc:
                 parameter.bool_param = value
             elif isinstance(value, int):
                 parameter.int64_param = value
+            elif isinstance(value, float):
+                parameter.double_param = value
             else:
                 parameter.string_param = value
         return Request(self.PATH, message.SerializeToString(), headers)

@@ -1,9 +1,8 @@
 """Chooses a cascade's order and thresholds on one half of labelled images, and judges them on the other."""
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +12,14 @@ from numpy.typing import NDArray
 
 from deployments.combiner import Method
 from deployments.repository.repository import Model, find
+from ensemble_models.cascades import Choice, check_count, choose, ladder
 from ensemble_models.dataset import Dataset, check_unseen, truth_of
-from ensemble_models.ensembles import Members, method, walk
+from ensemble_models.ensembles import Members, method
 from ensemble_models.options import (
     POSITIVE,
     Command,
     Number,
+    Table,
     data_option,
     file_options,
     option,
@@ -33,25 +34,8 @@ from scripts.errors import ScriptError
 
 # Where none of so many images is lost, the loss of all images is at most 3 / images at 95 % (the rule of three).
 RULE_OF_THREE = 3
-# The 95 % quantile of the normal distribution, for a bound on one side.
-ONE_SIDED = 1.645
-# Costs within 5 % of each other count as equal, because they are measured.
-NEARLY = 1.05
-# Thresholds tried for each member but the last, by the number of those: together ten thousand at most.
-TRIED = {1: 201, 2: 81, 3: 21}
-# The log-odds of the lowest and the highest threshold between 0 and 1: the probabilities 0.18 and 0.9991.
-LOG_ODDS = (-1.5, 7.0)
 # A member that is surely no more points worse than all together is as good.
 MOST_WORSE = 0.5
-MOST_MEMBERS = len(TRIED) + 1
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A cascade: the members in the order in which they are asked, and the thresholds."""
-
-    order: tuple[str, ...]
-    exit_at: tuple[float, ...]
 
 
 def halves(dataset: Dataset) -> NDArray[np.bool_]:
@@ -62,71 +46,8 @@ def halves(dataset: Dataset) -> NDArray[np.bool_]:
     return np.isin(dataset.names, chosen.names)
 
 
-def choose(members: Members, most_lost: float, order: Sequence[str] | None = None) -> Choice:
-    """Find the cheapest cascade within a loss; of cascades that cost nearly the same, the most faithful one.
-
-    The one-sided 95 % bound on images that only the cascade answers wrongly counts. Images that
-    a cascade happens to answer right instead do not offset them: of many thresholds, the best one on some
-    images has been lucky on them.
-
-    Args:
-        members: their predictions for images that judge nothing else.
-        most_lost: against all members together, points of top-1.
-        order: of the members; None for the best one.
-
-    Raises:
-        ScriptError: there are too many members, or too few images to tell.
-    """
-    check_count(len(members.scores))
-    full, labels = members.full(), members.labels
-    found: list[tuple[float, int, Choice]] = []
-    grid = thresholds(TRIED[len(members.scores) - 1])
-    for names in [tuple(order)] if order else orders(members):
-        answers, sure = members.steps(names)
-        costs = [members.costs[name] for name in names]
-        for exit_at in itertools.product(grid.tolist(), repeat=len(names) - 1):
-            tried = walk(answers, sure, exit_at, costs)
-            if lost(tried.answers == labels, full == labels) <= most_lost:
-                others = int((tried.answers != full).sum())
-                found.append((tried.cost, others, Choice(names, exit_at)))
-    if not found:
-        raise ScriptError(f"no cascade loses at most {most_lost} points; allow more by --loss, or give more images")
-    cheapest = min(cost for cost, _, _ in found)
-    near = [(others, cost, choice) for cost, others, choice in found if cost <= NEARLY * cheapest]
-    return min(near, key=lambda each: each[:2])[2]
-
-
-def thresholds(count: int) -> NDArray[np.float64]:
-    """Choose `count` thresholds: 0, 1, and between them probabilities of four decimals, evenly spaced in log-odds.
-
-    Most answers of calibrated members are surer than 0.95, where even steps of probability leave nothing to choose.
-    """
-    between = 1 / (1 + np.exp(-np.linspace(*LOG_ODDS, count - 2)))
-    return np.concatenate([[0.0], between.round(4), [1.0]])
-
-
-def orders(members: Members) -> Iterator[tuple[str, ...]]:
-    """Yield every order that asks members of weight 0 first."""
-    for order in itertools.permutations(members.scores):
-        gates = [members.weights[name] == 0 for name in order]
-        if gates == sorted(gates, reverse=True):
-            yield order
-
-
-def lost(hits: NDArray[np.bool_], full: NDArray[np.bool_]) -> float:
-    """Bound the top-1 that a cascade loses, points, at 95 %, on images that all members together answer right."""
-    values = (full & ~hits).astype(float)
-    return float(100 * (values.mean() + ONE_SIDED * values.std() / np.sqrt(len(values))))
-
-
-def check_count(members: int) -> None:
-    """Raise ScriptError if a cascade can't be chosen for `members` members."""
-    if not 2 <= members <= MOST_MEMBERS:
-        raise ScriptError(f"a cascade is chosen for 2 to {MOST_MEMBERS} members; name them by --members")
-
-
 def members_of(models: Sequence[Model], gates: Sequence[str], dataset: Dataset, method: Method) -> Members:
-    """Collect the models' predictions for a dataset, and print what an inference of each costs.
+    """Collect the models' predictions for a dataset, and what an inference of each costs.
 
     Raises:
         ScriptError: labels differ, a gate is no member, every member is a gate, or there are too few or too many.
@@ -140,8 +61,6 @@ def members_of(models: Sequence[Model], gates: Sequence[str], dataset: Dataset, 
     check_count(len(models))
     outputs, costs = measured_predictions(of_models(models), dataset)
     measured = {name: cost for name, cost in zip(names, costs, strict=True) if cost is not None}
-    for name, cost in measured.items():
-        print(f"{name}: {cost:.2f} ms of CPU time per image")
     weights = {name: 0.0 if name in gates else 1.0 for name in names}
     return Members(dict(zip(names, outputs, strict=True)), labels, weights, measured, method)
 
@@ -165,18 +84,17 @@ def report(
     walk, full, labels = judged.walk(choice.order, choice.exit_at), judged.full(), judged.labels
     hits, full_hits = Interval.share(walk.answers == labels), Interval.share(full == labels)
     difference = Interval.paired((walk.answers == labels).astype(float) - (full == labels))
-    for name, scores in judged.scores.items():
-        print(f"{name}: top-1 {Interval.share(scores.argmax(axis=1) == labels)}")
-    print(f"all together: top-1 {full_hits}")
-    print(
-        f"the cascade: top-1 {hits}, {difference.mean:+.2f} points "
-        f"({difference.low:+.2f} to {difference.high:+.2f}, paired) at {walk.cost / sum(judged.costs.values()):.2f} "
-        "of the inference"
-    )
+    last = dict(zip(choice.order, walk.stops, strict=True))
+    rows = [
+        (name, str(Interval.share(scores.argmax(axis=1) == labels)), f"{judged.costs[name]:.2f}", f"{last[name]:.1%}")
+        for name, scores in judged.scores.items()
+    ]
+    rows.append(("all together", str(full_hits), f"{sum(judged.costs.values()):.2f}", ""))
+    rows.append(("the cascade", str(hits), f"{walk.cost:.2f}", ""))
+    Table(("member", "top-1 (95 % interval)", "CPU per image, ms", "the last one asked"), rows).show()
+    print(f"the cascade against all together: {difference.mean:+.2f} points ({paired(difference)})")
     print(f"so the cascade loses at most {-difference.low:.2f} points")
     print(f"answered otherwise than by all together: {Interval.share(walk.answers != full)}")
-    shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in zip(choice.order, walk.stops, strict=True))
-    print(f"the last one asked: {shares}")
     print(f"chosen on {choosing.sum():,} images, judged on {(~choosing).sum():,} others; intervals are of 95 %\n")
     for sentence in cheaper_alone(judged, walk.cost, full):
         print(sentence)
@@ -185,16 +103,22 @@ def report(
     print(
         f"cascade: {{order: [{', '.join(choice.order)}], exit_at: {list(choice.exit_at)}, versions: {{{chosen_with}}}}}"
     )
+    rungs = ladder(members, choosing, choice.order)
+    if rungs:
+        print("in `cascade`, for requests with a `tolerance`; `audit: 0.01` beside it watches the bounds:")
+        lines = (", ".join(f"{name}: {value}" for name, value in rung.items()) for rung in rungs)
+        print("ladder:\n" + "\n".join(f"- {{{line}}}" for line in lines))
     if not all(members.weights.values()) or members.method != "mean":
         weights = ", ".join(f"{name}: {weight:g}" for name, weight in members.weights.items())
         print(f"combiner: {{method: {members.method}, weights: {{{weights}}}}}")
     return {
         **asdict(choice),
         "versions": dict(versions),
+        "ladder": rungs,
         "top1": asdict(hits),
         "full_top1": asdict(full_hits),
         "difference": asdict(difference),
-        "stops": dict(zip(choice.order, walk.stops, strict=True)),
+        "stops": last,
         "costs_ms": dict(judged.costs),
         "images": {"chosen_on": int(choosing.sum()), "judged_on": int((~choosing).sum())},
     }
@@ -248,7 +172,7 @@ def main(**given: Any) -> None:
     inference on this machine. Take images that no member was trained on: 600 labelled images can show a loss of 1
     point, 1,200 a loss of 0.5 points, and 6,000 a loss of 0.1 points. With fewer images the command chooses as well,
     and prints how many points the cascade may lose. Prints the lines for the configuration, with the versions of the
-    models that the thresholds belong to.
+    models that the thresholds belong to, and a ladder of thresholds for requests with a `tolerance`.
     """
     args = SimpleNamespace(**given)
     if args.members and args.order:

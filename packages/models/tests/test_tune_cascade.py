@@ -13,13 +13,16 @@ import yaml
 from deployments.combiner import Combiner, CombinerSettings
 from deployments.contract.batch import Batch
 from deployments.contract.item import Item
+from deployments.contract.options import Options
 from deployments.pipeline.member_client import Member, QuorumSettings
 from deployments.repository.repository import sha256
 from ensemble_features.cascade.flow import Cascade
-from ensemble_features.cascade.settings import CascadeSettings
+from ensemble_features.cascade.ladder import Ladder, Tolerance
+from ensemble_features.cascade.settings import CascadeSettings, RungSettings
+from ensemble_models.cascades import Choice, choose, ladder, orders
 from ensemble_models.ensembles import Members
 from ensemble_models.statistics import Interval
-from ensemble_models.tune_cascade import Choice, choose, main, orders, report, worthwhile
+from ensemble_models.tune_cascade import main, report, worthwhile
 from packages.models.tests.test_subsets import drawn
 from packages.models.tests.tiny import Draw, add, constant
 from scripts.errors import ScriptError
@@ -78,6 +81,49 @@ def test_the_cheapest_that_loses_little_is_chosen_and_more_loss_allows_a_cheaper
     assert walks[1].cost < walks[0].cost < sum(members.costs.values())
     assert 100 * (full - (walks[0].answers == members.labels).mean()) <= 0.5
     assert 100 * (full - (walks[1].answers == members.labels).mean()) <= 5.0
+
+
+def test_a_ladder_costs_less_with_each_rung_and_other_images_bound_its_loss() -> None:
+    members = scored(1_000)
+    choosing = np.arange(1_000) % 2 == 0
+    order = choose(members.part(choosing), 0.5).order
+    rungs = ladder(members, choosing, order)
+    costs, losses = [rung["cost"] for rung in rungs], [rung["loss"] for rung in rungs]
+    assert len(rungs) >= 3
+    assert costs == sorted(costs, reverse=True)
+    assert (losses, costs[0] < 1) == (sorted(losses), True)
+    judged = members.part(~choosing)
+    right = judged.full() == judged.labels
+    for rung in rungs:
+        walk = judged.walk(order, rung["exit_at"])
+        lost = 100 * float((right & (walk.answers != judged.labels)).mean())
+        differs = float((walk.answers != judged.full()).mean())
+        assert lost < rung["loss"]
+        assert differs < rung["differs"] < differs + 0.05
+        assert rung["cost"] == pytest.approx(walk.cost / sum(members.costs.values()), abs=1e-4)
+    CascadeSettings(order=order, exit_at=rungs[0]["exit_at"], ladder=rungs)
+
+
+def test_what_callers_lose_is_within_the_bounds_of_their_rungs_and_costs_less_the_more_they_tolerate() -> None:
+    # So many are served that their loss is hardly a matter of chance.
+    members, order = scored(30_000).only(("small", "large")), ("small", "large")
+    tolerances = (0.5, 1.0, 2.0)
+    within, costs = 0, np.zeros(len(tolerances))
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        tuned, choosing = random.permutation(30_000) < 4_000, random.permutation(4_000) < 2_000
+        rungs = ladder(members.part(tuned), choosing, order)
+        served, traffic = Ladder([RungSettings(**rung) for rung in rungs], 1), members.part(~tuned)
+        full, kept = (traffic.full() == traffic.labels).mean(), True
+        for place, tolerance in enumerate(tolerances):
+            rung = served.rungs[served.accept(Tolerance(tolerance=tolerance), Options()).rung]
+            walk = traffic.walk(order, rung.exit_at)
+            assert rung.bounds.loss <= tolerance
+            kept &= 100 * (full - (walk.answers == traffic.labels).mean()) <= rung.bounds.loss
+            costs[place] += walk.cost / 20
+        within += kept
+    assert within >= 19
+    assert costs[0] > costs[1] > costs[2]
 
 
 def test_of_cascades_that_cost_nearly_the_same_the_one_that_answers_like_all_together_is_chosen() -> None:
@@ -177,10 +223,13 @@ def test_what_is_printed_is_the_whole_of_what_was_chosen(capsys: pytest.CaptureF
     scores = {name: np.array([[0.9, 0.1]] * 4, np.float32) for name in ("gate", "one")}
     members = Members(scores, np.zeros(4, np.int64), {"gate": 0.0, "one": 1.0}, {"gate": 1.0, "one": 2.0})
     report(members, np.array([True, False] * 2), Choice(("gate", "one"), (0.5,)), {"gate": 3, "one": 1})
-    *_, ensemble, combiner = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out
+    ensemble = next(line for line in printed.splitlines() if line.startswith("cascade:"))
+    *_, combiner = printed.splitlines()
     cascade = {"order": ["gate", "one"], "exit_at": [0.5], "versions": {"gate": 3, "one": 1}}
     assert yaml.safe_load(ensemble) == {"cascade": cascade}
-    QuorumSettings.model_validate(yaml.safe_load(ensemble))
+    rungs = yaml.safe_load(printed[printed.index("ladder:") : printed.index("combiner:")])
+    QuorumSettings.model_validate({"cascade": {**yaml.safe_load(ensemble)["cascade"], **rungs, "audit": 0.01}})
     assert yaml.safe_load(combiner) == {"combiner": {"method": "mean", "weights": {"gate": 0, "one": 1}}}
 
 

@@ -16,7 +16,12 @@ MEMBERS = ("brightness", "one")
 # In the middle of a step of brightness, and between two of them.
 SURE, UNSURE = 16, 32
 FRESH = itertools.count()
-CASCADE = {"quorum": 1, "patience_ms": 3000, "cascade": {"order": list(MEMBERS), "exit_at": [0.9], "audit": 1.0}}
+LADDER = [
+    {"exit_at": [0.9], "loss": 0.2, "differs": 0.1, "cost": 0.8},
+    {"exit_at": [0.0], "loss": 1.5, "differs": 1.0, "cost": 0.5},
+]
+STAGES = {"order": list(MEMBERS), "exit_at": [0.9], "audit": 1.0, "ladder": LADDER}
+CASCADE = {"quorum": 1, "patience_ms": 3000, "cascade": STAGES}
 # Nothing is tried until `user_config` says so.
 BROKEN = {"version": 2, "share": 0, "least": 10}
 CANARY = {"version": 2, "share": 0, "key": "header:x-user", "least": 10}

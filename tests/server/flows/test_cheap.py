@@ -1,11 +1,15 @@
 """What makes the ensemble cheap, over every protocol: a cascade and a cache, separate and inline."""
 
+import asyncio
 import base64
 import json
 
+import grpc
 import httpx
+import pytest
 from redis import Redis
 
+from ensemble_serving import Client
 from tests.server.clients import Grpc, infer_request
 from tests.server.flows.conftest import MEMBERS, SURE, UNSURE
 from tests.server.server import eventually, post, scrape
@@ -75,6 +79,68 @@ def test_a_handle_tells_whom_the_cascade_asked(server, picture):
 def test_a_quality_that_is_none_is_refused(server, picture):
     answer = post(server, picture(SURE), quality="half")
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_parameter")
+
+
+PIXELS = {"name": "pixels", "datatype": "UINT8", "shape": [1, 32, 32, 3], "data": [0] * (32 * 32 * 3)}
+
+
+def rungs(server):
+    samples = scrape(server, "ray_ensemble_cascade_exits_total")
+    return {number: sum(v for s, v in samples if s["rung"] == number) for number in "012"}
+
+
+def test_a_caller_states_what_loss_it_accepts_over_every_protocol(server, picture):
+    from ray import serve
+
+    before = rungs(server)
+    for tolerance, members, number, loss in ((0.1, 2, 0, 0.0), (0.5, 2, 1, 0.2), (1.5, 1, 2, 1.5)):
+        told = {"number": number, "loss": loss, "cost": (1.0, 0.8, 0.5)[number]}
+        answer = post(server, picture(UNSURE), tolerance=tolerance).json()
+        held = answer["rung"].pop("is_held", None)
+        assert (len(answer["asked"]), answer["rung"], held) == (members, told, True if number == 0 else None)
+        assert json.loads(infer(server, picture(UNSURE), tolerance=tolerance)["rung"])[0]["number"] == number
+        client, request = Grpc(server), infer_request([picture(UNSURE)])
+        request.parameters["tolerance"].double_param = tolerance
+        answered = client.stub.ModelInfer(request, timeout=60)
+        client.close()
+        assert json.loads(answered.parameters["rung"].string_param)[0]["number"] == number
+        with server.driver():
+            handle = serve.get_app_handle("ensemble")
+            answer = handle.classify.remote(picture(UNSURE), tolerance=tolerance).result(timeout_s=60)
+        assert (answer.rung.number, answer.rung.loss, len(answer.asked)) == (number, loss, members)
+        for url in (server.url, f"grpc://{server.grpc}"):
+            answer = classified(url, picture(UNSURE), tolerance=tolerance)
+            assert (answer.rung.number, len(answer.asked)) == (number, members)
+    # What earlier tests asked of every member may be counted only now.
+    assert eventually(lambda: all(count >= before[number] + 6 for number, count in rungs(server).items()))
+    # Predictions are kept by rung, whatever tolerance chose it.
+    image = picture(UNSURE)
+    answers = [post(server, image, tolerance=each).json() for each in (0.5, 0.3, 1.5)]
+    assert [(each["cache"]["hit"], each["rung"]["number"]) for each in answers] == [(False, 1), (True, 1), (False, 2)]
+
+
+def classified(url, image, **options):
+    async def ask():
+        async with Client(url) as client:
+            return await client.classify(image, **options)
+
+    return asyncio.run(ask())
+
+
+def test_a_tolerance_that_cannot_be_meant_is_refused_over_every_protocol(server, picture):
+    for wrong in (-1, "nan", "half", 2.0):
+        answer = post(server, picture(SURE), tolerance=wrong)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_parameter")
+        client, request = Grpc(server), infer_request([picture(SURE)])
+        field = "string_param" if isinstance(wrong, str) else "double_param"
+        setattr(request.parameters["tolerance"], field, wrong)
+        with pytest.raises(grpc.RpcError) as refused:
+            client.stub.ModelInfer(request, timeout=60)
+        client.close()
+        assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "send at most 1.5" in post(server, picture(SURE), tolerance=2.0).json()["error"]["message"]
+    member = httpx.post(f"{server.url}/v2/models/one/infer", json={"inputs": [PIXELS], "parameters": {"tolerance": 1}})
+    assert (member.status_code, "tune-cascade" in member.text) == (422, True)
 
 
 def test_what_came_before_is_remembered_and_every_protocol_says_so(server, picture):

@@ -32,6 +32,7 @@ from deployments.pipeline.member_client import Member, Members
 from ensemble_features.cache.stores import open_store
 from ensemble_features.cascade.feature import Cascading
 from ensemble_features.cascade.flow import LoadState
+from ensemble_features.cascade.ladder import FEWEST
 from ensemble_features.loading.flow import LoadingSettings
 from ensemble_features.shadow.flow import ShadowSettings
 from ensemble_interop.remote.calls import connect_to
@@ -280,6 +281,22 @@ def compiled(name):
     return node("one", lambda member: member._serving.loaded._requests[0].get_compiled_model().get_property(name))
 
 
+def climbing(**more):
+    """A cascade whose one rung answers requests that tolerate a point."""
+    rung = {"exit_at": [0.5], "loss": 1.0, "differs": 0.3, "cost": 0.5, **more}
+    return two(ensemble={"cascade": {"order": ["one", "six"], "exit_at": [1.0], "ladder": [rung]}})
+
+
+async def withdrawn(client):
+    """Whether a rung is withdrawn whose images all members answer half differently."""
+    [cascading] = [each for each in client.replica._service.features if isinstance(each, Cascading)]
+    rung = cascading._ladder.rungs[1]
+    for number in range(2 * FEWEST):
+        rung.count(is_exit=True)
+        rung.note(number % 2 == 0)
+    return rung.is_held
+
+
 def two_keys(folder):
     (folder / "two").write_text("".join(f"{key} {digest(key).hex()}\n" for key in KEYS))
     return {"access": {"keys": str(folder / "two")}, "cache": {}}
@@ -398,6 +415,12 @@ SERVED = {
             sends(),
             two(ensemble={"cascade": {"order": ["one", "six"], "exit_at": [0.9]}}),
         ),
+    },
+    "RungSettings": {
+        "exit_at": (climbing(exit_at=[1.0]), sends(path="/classify?tolerance=1"), climbing()),
+        "loss": (climbing(loss=0.5), sends(path="/classify?tolerance=1"), climbing()),
+        "differs": (climbing(differs=0.9), withdrawn, climbing()),
+        "cost": (climbing(cost=0.7), sends(path="/classify?tolerance=1"), climbing()),
     },
     "AuditSettings": {
         "share": (auditing(share=1e-9), audited(lambda audit: len(audit.draw(range(100)))), auditing()),
@@ -576,7 +599,7 @@ def shed(args):
         load.see(waited(ms))
         seen.append(load.is_on)
     load.see(waited(*[1000] * 20))
-    return seen, load.exit_at, sum(load.grants(Item(options=Options(quality="full"))) for _ in range(20))
+    return seen, load.rung.exit_at, sum(load.grants(Item(options=Options(quality="full"))) for _ in range(20))
 
 
 def under_load(**more):

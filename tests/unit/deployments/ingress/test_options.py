@@ -5,10 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.contract.errors import InvalidParameter
+from deployments.contract.item import name_of
 from deployments.contract.options import LOWER, Options
 from deployments.ingress.headers import with_options
-from deployments.ingress.options import NAMES, from_keywords, from_parameters
+from deployments.ingress.options import added, every, from_keywords, from_parameters, noted
 from ensemble_features.cache.flow import prediction_options
+from ensemble_features.cascade.flow import LoadShed
 
 
 def test_text_becomes_what_it_says():
@@ -28,6 +30,10 @@ def test_text_becomes_what_it_says():
         ({"members": "perhaps"}, "members: expected `bool`"),
         ({"timeout_ms": "-1"}, "timeout_ms: expected `int` >= 1"),
         ({"timeout_ms": "100000000"}, "timeout_ms: expected `int` <= 3600000"),
+        *(({"tolerance": text}, "tolerance: expected `float` >= 0") for text in ("-0.1", "nan", "-inf")),
+        ({"tolerance": "inf"}, "tolerance: expected `float` <= 100"),
+        ({"tolerance": "half"}, "tolerance: expected `float`, got `str`; got 'half'"),
+        ({"added": "1"}, "no parameter 'added'"),
         (
             {"topk": "1"},
             r"no parameter 'topk'; there are \['cache', 'members', 'priority', 'quality', 'receipt', 'timeout_ms', 'ti",
@@ -54,7 +60,7 @@ class Unread:
 def test_a_large_value_is_not_written_to_quote_its_beginning():
     with pytest.raises(InvalidParameter, match=r"top_k: .*; got \[0, 0, "):
         from_parameters({"top_k": [0] * 100 + [Unread()]})
-    for name in NAMES:
+    for name in every().__struct_fields__:
         with pytest.raises(InvalidParameter, match=name) as refused:
             from_parameters({name: "x" * 10_000})
         assert len(refused.value.message) < 200
@@ -79,7 +85,7 @@ ANYTHING = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)),
     max_leaves=5,
 )
-NAME = st.one_of(st.sampled_from(sorted(NAMES)), st.text(max_size=8))
+NAME = st.one_of(st.sampled_from(sorted(every().__struct_fields__)), st.text(max_size=8))
 
 
 @given(st.dictionaries(NAME, st.one_of(st.text(max_size=12), st.sampled_from(["1", "true", "\ud800", "1e3"]))))
@@ -125,3 +131,26 @@ def test_a_header_names_work_in_the_background(value, is_lower):
     assert with_options(Options(priority=1), {"priority": value}).priority == 1
     # What changes no prediction is no part of a cache's key.
     assert not prediction_options(with_options(Options(), {"priority": value}))
+
+
+def test_a_features_options_are_read_from_wherever_others_are():
+    """Of two places that name options of one feature, both count."""
+    asked = {"top_k": 2, "tolerance": 0.5, "tolerance_under_load": 1.0}
+    by_header = with_options(from_keywords({"tolerance": 0.5}), {"ensemble-options": "tolerance_under_load=1&top_k=2"})
+    texts = {name: str(value) for name, value in asked.items()}
+    for read in (from_keywords(asked), from_parameters(asked), from_keywords(texts, strict=False), by_header):
+        assert read.chosen() == asked
+    assert from_keywords({"tolerance": None}) == Options()
+    assert with_options(from_keywords({"tolerance": 0.5}), {"ensemble-options": "tolerance=0.2"}).chosen() == {
+        "tolerance": 0.2
+    }
+
+
+def test_an_option_that_nothing_here_reads_is_refused_with_what_it_needs():
+    asked = from_keywords({"tolerance": 0.5})
+    with pytest.raises(InvalidParameter, match=r"tolerance: nothing here reads it; it needs .*ladder`"):
+        noted(asked, {})
+    [kind] = added()
+    note = LoadShed()
+    assert noted(asked, {kind: lambda each, options: note}) == {name_of(LoadShed): note}
+    assert noted(Options(), {}) == {}

@@ -1,6 +1,5 @@
 """What a small request names often is counted before it is copied, in every protocol."""
 
-import base64
 import json
 import tracemalloc
 
@@ -11,13 +10,10 @@ from deployments.contract.errors import InvalidParameter, Overloaded
 from deployments.ingress.grpc.server import GrpcServer
 from deployments.ingress.open_inference import tensors
 from deployments.ingress.open_inference.model import succeeded
-from ensemble_interop.tensorflow_serving import tensorflow_serving_pb2 as tf
 from ensemble_serving.protocol import inference_pb2 as pb
 from tests.door import Door
 from tests.unit.deployments.ingress.grpc.test_server import Context, infer
 
-CLASSIFY = "/v1/models/ensemble:classify"
-IMAGE = bytes(200_000)
 # Most of what is allocated while a request of less than half a megabyte is answered.
 MOST_BYTES = 4_000_000
 
@@ -28,54 +24,12 @@ async def call(door, name, request):
     return context.code, context.details, answer
 
 
-def encoded(image):
-    return {"b64": base64.b64encode(image).decode()}
-
-
 @pytest.fixture
 def peak():
     """The most that was allocated at a time since the test began, bytes."""
     tracemalloc.start()
     yield lambda: tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-
-
-def test_the_image_of_a_context_is_classified_once_over_rest(peak):
-    door = Door()
-    asked = {"context": {"image": encoded(IMAGE)}, "examples": [{}] * 63 + [{"image": encoded(b"own")}]}
-    status, told = door.ask(CLASSIFY, json.dumps(asked).encode(), chunk=10**6)
-    assert (status, len(told["results"])) == (200, 64)
-    assert sorted(door.images) == sorted([IMAGE, b"own"])
-    assert peak() < MOST_BYTES
-    status, told = door.ask(CLASSIFY, json.dumps({"context": {}, "examples": [{}]}).encode())
-    assert (status, "exactly one input" in told["error"]) == (400, True)
-
-
-async def test_the_image_of_a_context_is_classified_once_over_grpc():
-    door, request = Door(), tf.ClassificationRequest(model_spec={"name": "ensemble"})
-    given = request.input.example_list_with_context
-    given.context.features.feature["image"].bytes_list.value.append(IMAGE)
-    for _ in range(9):
-        given.examples.add()
-    given.examples.add().features.feature["image"].bytes_list.value.append(b"")
-    code, _, answer = await call(door, "tensorflow.serving.PredictionService/Classify", request)
-    assert (code, len(answer.result.classifications)) == (grpc.StatusCode.OK, 10)
-    assert sorted(door.images) == [b"", IMAGE]
-    given.context.Clear()
-    code, details, _ = await call(door, "tensorflow.serving.PredictionService/Classify", request)
-    assert (code, "exactly one input" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
-
-
-async def test_examples_are_counted_before_they_are_copied(peak):
-    door, request = Door(), tf.ClassificationRequest(model_spec={"name": "ensemble"})
-    given = request.input.example_list_with_context
-    given.context.features.feature["image"].bytes_list.value.append(IMAGE)
-    for _ in range(300):
-        given.examples.add()
-    code, details, _ = await call(door, "tensorflow.serving.PredictionService/Classify", request)
-    assert (code, "holds 1 to 64 images; this one has 300" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
-    assert peak() < MOST_BYTES
-    assert door.images == []
 
 
 @pytest.mark.parametrize(

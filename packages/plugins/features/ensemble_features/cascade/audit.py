@@ -55,9 +55,11 @@ class Audit:
         """Count exits that were drawn but not looked at."""
         self._audited.add(self._members[stage], "dropped", count=count)
 
-    def note(self, stage: int, sure: float, differs: bool) -> None:
-        """Note the result of an exit, and how sure the members had been."""
+    def note(self, stage: int, sure: float, differs: bool, of_usual: bool = True) -> None:
+        """Note the result of an exit, how sure the members had been, and whether it was by these thresholds."""
         self._audited.add(self._members[stage], "differs" if differs else "agrees")
+        if not of_usual:
+            return
         # An image that would not leave any more says nothing about those that do.
         if sure < np.float32(self.exit_at[stage]):
             return

@@ -16,6 +16,7 @@ from deployments.observe.metrics import TaggedGauge, report_periodically
 from deployments.observe.observer import Watcher
 from ensemble_features.cascade.audit import Audit, interval
 from ensemble_features.cascade.flow import Cascade, LoadState
+from ensemble_features.cascade.ladder import Ladder, Rung, Tolerance
 from ensemble_features.cascade.section import CascadeSection
 from ensemble_features.proportion import Proportion, proportion
 from graph.feature import Feature, Site, Stage
@@ -42,6 +43,25 @@ def follow_audit(audit: Audit) -> None:
                 shares.set(value, member, bound)
 
     report_periodically(report, "audit metrics")
+
+
+def follow_ladder(rungs: Sequence[Rung]) -> None:
+    """Report what the audit found of each rung."""
+    shares = TaggedGauge(
+        "ensemble_cascade_rung_share",
+        "Share of a rung's images that all members answer differently: low, mean and high of 95 %, and its bound.",
+        *("rung", "bound"),
+    )
+    withdrawn = TaggedGauge("ensemble_cascade_rung_withdrawn", "1 if the audit has withdrawn it, else 0.", "rung")
+
+    def report() -> None:
+        for rung in rungs:
+            withdrawn.set(float(rung.is_held is False), str(rung.number))
+            shares.set(rung.bounds.differs, str(rung.number), "at_most")
+            for bound, value in zip(("low", "mean", "high"), rung.differing() or (), strict=False):
+                shares.set(value, str(rung.number), bound)
+
+    report_periodically(report, "ladder metrics")
 
 
 def follow_load(loads: Sequence[LoadState]) -> None:
@@ -75,7 +95,9 @@ class Exits(Watcher):
 
     def __init__(self) -> None:
         self._exits = TaggedCounter(
-            "ensemble_cascade_exits", "Images by the last member that the cascade called.", "member"
+            "ensemble_cascade_exits",
+            "Images by the last member that the cascade called, and by the rung if their requests have a tolerance.",
+            *("member", "rung"),
         )
         self._load_shed = TaggedCounter(
             "ensemble_cascade_load_shed", "Images for which fewer members were called, due to load."
@@ -86,7 +108,8 @@ class Exits(Watcher):
         for answer in batch.payload:
             self._load_shed.add(count=bool(answer.classification.load_shed))
             if asked := answer.classification.asked:
-                self._exits.add(asked[-1])
+                rung = answer.classification.rung
+                self._exits.add(asked[-1], "" if rung is None else str(rung.number))
 
 
 class Cascading(Feature):
@@ -95,6 +118,7 @@ class Cascading(Feature):
     # Its cascade takes the place of the node that others wrap.
     order = 15
     sections = (CascadeSection,)
+    options = Tolerance
 
     def __init__(self, config: EnsembleConfig, _agreed: EnsembleSignature, _site: Site) -> None:
         section = config.ensemble.of(CascadeSection)
@@ -105,6 +129,8 @@ class Cascading(Feature):
         if audited is not None:
             self._audit = Audit(early, exit_at, audited.share, audited.at_most, audited.tighten)
             follow_audit(self._audit)
+        self._ladder = Ladder(self._settings.ladder, len(early))
+        follow_ladder(self._ladder.rungs[1:])
         self.reports = {"cascade": Report(dict[str, ExitStats], partial(exit_stats, early, exit_at, self._audit))}
 
     def wrap(self, stage: Stage, node: Node[Any, Any]) -> Node[Any, Any]:
@@ -116,9 +142,11 @@ class Cascading(Feature):
             # One of the usual class, and one of the lower class.
             loads = LoadState(self._under_load), LoadState(self._under_load)
             follow_load(loads)
-        return Cascade(stage.members, stage.combiner, self._quorum, self._settings, self._audit, loads)
+        return Cascade(stage.members, stage.combiner, self._quorum, self._settings, self._audit, loads, self._ladder)
 
     def serve(self, service: Service) -> Served:
-        """Count the exits of every answer, also of a cached one."""
+        """Count the exits of every answer, also of a cached one; read tolerances if there is a ladder."""
         service.ingress.observer.watch(Exits())
+        if self._settings.ladder:
+            service.ingress.readers[Tolerance] = self._ladder.accept
         return Served()

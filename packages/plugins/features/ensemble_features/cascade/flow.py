@@ -8,7 +8,9 @@ import logging
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from deployments.contract.batch import NO_SCORES, Batch
 from deployments.contract.errors import EnsembleError
@@ -20,6 +22,7 @@ from deployments.pipeline.member_client import Member, MemberClient, MemberOutco
 from deployments.pipeline.pipeline import merge_member_outputs, split
 from ensemble_features.background import PATIENCE_MS, Background, unhurried
 from ensemble_features.cascade.audit import Audit
+from ensemble_features.cascade.ladder import Accepted, Ladder, Rung
 from ensemble_features.cascade.settings import CascadeSettings, UnderLoadSettings
 
 # `full_share` is taken of at least so many images.
@@ -31,12 +34,12 @@ class LoadState:
 
     Attributes:
         is_on: whether the lower thresholds are in force.
-        exit_at: the lower thresholds.
+        rung: the lower thresholds.
     """
 
     def __init__(self, settings: UnderLoadSettings) -> None:
         self.is_on = False
-        self.exit_at: Sequence[float] = settings.exit_at
+        self.rung = Rung(settings.exit_at)
         self._settings = settings
         self._images = self._full = 0
 
@@ -68,8 +71,11 @@ logger = logging.getLogger("ray.serve")
 
 # Never leaves the cascade: the error of an image that is not combined yet.
 NOT_JUDGED = EnsembleError("more members are asked")
-# How sure the members were of an early exit, and the class that they answered.
-Exit = tuple[float, int]
+# How sure the members were of an early exit, the class that they answered, and the thresholds.
+Exit = tuple[float, int, Rung]
+Exits = Mapping[int, Exit]
+# A threshold for each image, float32 [N].
+Thresholds = NDArray[np.float32]
 
 
 class LoadShed(ItemNote, frozen=True):
@@ -92,23 +98,27 @@ class Stage:
     combined: Batch[Probabilities]
     judged: Sequence[int]
 
-    def sure(self, threshold: float) -> list[int]:
-        """Return the judged images whose largest probability reaches the threshold, or that the combiner has failed."""
+    def sure(self, exit_at: Thresholds) -> list[int]:
+        """Return the judged images whose largest probability reaches its threshold, or that the combiner has failed."""
         largest = self.combined.payload.max(axis=1, initial=0.0)
-        unsure = {image for image, each in zip(self.combined.live, largest, strict=True) if each < threshold}
+        unsure = {image for image, each in zip(self.combined.live, largest, strict=True) if each < exit_at[image]}
         return [image for image in self.judged if image not in unsure]
 
-    def exits(self, threshold: float) -> dict[int, Exit]:
-        """Return the judged images whose largest probability reaches the threshold, by position."""
+    def exits(self, sure: Sequence[int], rungs: Sequence[Rung]) -> Exits:
+        """Return the images that the combiner has not failed, by position."""
         row_of = dict(zip(self.combined.live, self.combined.payload, strict=True))
-        rows = {image: row_of[image] for image in self.sure(threshold) if image in row_of}
-        return {image: (float(row.max()), int(row.argmax())) for image, row in rows.items()}
+        rows = {image: row_of[image] for image in sure if image in row_of}
+        return {image: (float(row.max()), int(row.argmax()), rungs[image]) for image, row in rows.items()}
 
-    def part(self, leaving: Sequence[int], asked: tuple[str, ...], load_shed: Container[int]) -> Part:
-        """Take out the images that leave; images in `load_shed` would stay at a lower load."""
+    def part(
+        self, leaving: Sequence[int], asked: tuple[str, ...], load_shed: Container[int], rungs: Sequence[Rung]
+    ) -> Part:
+        """Take out the images that leave by their rungs; images in `load_shed` would stay at a lower load."""
         ballots, combined = self.ballots.split(leaving), self.combined.split(leaving)
         pairs = zip(leaving, combined.items, strict=True)
-        items = tuple(item if item.error else _noted(item, asked, image in load_shed) for image, item in pairs)
+        items = tuple(
+            item if item.error else _noted(item, asked, image in load_shed, rungs[image]) for image, item in pairs
+        )
         return leaving, Batch(CombinedProbabilities(ballots.payload, combined.payload), items)
 
 
@@ -127,14 +137,16 @@ class Cascade(Flow):
         settings: CascadeSettings,
         audit: Audit | None = None,
         loads: Sequence[LoadState] = (),
+        ladder: Ladder | None = None,
     ) -> None:
-        """Set the members and thresholds.
+        """Set the members and thresholds, and the thresholds that requests choose.
 
         `loads` has the load of the usual class and of the lower one, if there are thresholds for load.
         """
         self._members = Members({name: members[name] for name in settings.order}, asking)
         self.first_pixels = frozenset({members[settings.order[0]].pixels})
-        self._exit_at: Sequence[float] = settings.exit_at if audit is None else audit.exit_at
+        self._usual = Rung(settings.exit_at if audit is None else audit.exit_at)
+        self._ladder = ladder or Ladder((), len(settings.exit_at))
         self._audit, self._audits, self._loads = audit, Background(), loads
         self._combiner = combiner
         self._audit_s = (asking.patience_ms or PATIENCE_MS) / 1000
@@ -147,41 +159,49 @@ class Cascade(Flow):
         positions: Sequence[int] = range(len(batch.items))
         outcomes: dict[str, MemberOutcome] = {}
         asked: tuple[str, ...] = ()
-        exit_at, full = self._thresholds(batch)
+        chosen = self._rungs(batch)
         clients = self._members.clients
         for number, member in enumerate(clients):
             is_asked, outcomes[member.name] = await self._ask(member, batch, len(clients) - number)
             asked = (*asked, member.name) if is_asked else asked
-            is_last = number == len(clients) - 1
-            stage = await self._stage(batch, outcomes, None if is_last else full)
-            if is_last:
-                yield _named(positions, stage.part(range(len(positions)), asked, ()))
+            rungs, unloaded = [rung for rung, _ in chosen], [rung for _, rung in chosen]
+            exit_at = _thresholds(rungs, number) if number < len(clients) - 1 else None
+            stage = await self._stage(batch, outcomes, exit_at)
+            if exit_at is None:
+                for rung in rungs:
+                    rung.count(is_exit=False)
+                yield _named(positions, stage.part(range(len(positions)), asked, (), rungs))
                 return
-            sure = stage.sure(exit_at[number])
-            # All members would be asked about these, if the load were lower.
-            load_shed = {image for image in sure if batch.items[image].options.quality == "full"}
-            if exit_at[number] < self._exit_at[number]:
-                load_shed |= set(sure) - set(stage.sure(self._exit_at[number]))
+            sure = stage.sure(exit_at)
+            # These would stay, if the load were lower.
+            load_shed = set(sure).difference(sure if unloaded == rungs else stage.sure(_thresholds(unloaded, number)))
+            for image in sure:
+                rungs[image].count(is_exit=True)
             if self._audit is not None:
-                self._look_again(self._audit, number, batch, outcomes, stage)
+                self._look_again(self._audit, number, batch, outcomes, stage.exits(sure, rungs))
             staying = sorted(set(stage.ballots.live) - set(sure))
             if leaving := sorted(set(range(len(positions))) - set(staying)):
-                yield _named(positions, stage.part(leaving, asked, load_shed))
-                positions, full = [positions[i] for i in staying], [full[i] for i in staying]
+                yield _named(positions, stage.part(leaving, asked, load_shed, rungs))
+                positions, chosen = [positions[i] for i in staying], [chosen[i] for i in staying]
                 batch, outcomes = batch.split(staying), split(outcomes, staying)
             if not staying:
                 return
 
-    def _thresholds(self, batch: Batch[PixelSets]) -> tuple[Sequence[float], list[bool]]:
-        """Return the thresholds in force, and which images every member is to be asked about."""
-        if not self._loads:
-            return self._exit_at, [item.options.quality == "full" for item in batch.items]
-        # The queue mixes the classes only where images are cached, and those wait for nothing.
-        load = self._loads[all(item.options.priority >= LOWER for item in batch.items)]
-        load.see(batch)
-        # Read anew for each batch: an audit may raise the usual ones.
-        exit_at = load.exit_at if load.is_on else self._exit_at
-        return exit_at, [load.grants(item) for item in batch.items]
+    def _rungs(self, batch: Batch[PixelSets]) -> list[tuple[Rung, Rung]]:
+        """Choose each image's rung, and the rung that it would have at a low load."""
+        load: LoadState | None = None
+        if self._loads:
+            # The queue mixes the classes only where images are cached, and those wait for nothing.
+            load = self._loads[all(item.options.priority >= LOWER for item in batch.items)]
+            load.see(batch)
+        return [self._rung(item, load if load is not None and load.is_on else None) for item in batch.items]
+
+    def _rung(self, item: Item, load: LoadState | None) -> tuple[Rung, Rung]:
+        rungs, accepted = self._ladder.rungs, item.note(Accepted)
+        if accepted is not None:
+            return rungs[accepted.rung if load is None else accepted.under_load], rungs[accepted.rung]
+        unloaded = rungs[0] if item.options.quality == "full" else self._usual
+        return unloaded if load is None or load.grants(item) else load.rung, unloaded
 
     async def _ask(self, member: MemberClient, batch: Batch[PixelSets], turns: int) -> tuple[bool, MemberOutcome]:
         """Ask a member, unless it is late; tell whether it was asked, and return its answer."""
@@ -195,26 +215,27 @@ class Cascade(Flow):
         return True, member.outcome(call, patience)
 
     async def _stage(
-        self, batch: Batch[PixelSets], outcomes: dict[str, MemberOutcome], full: Sequence[bool] | None
+        self, batch: Batch[PixelSets], outcomes: dict[str, MemberOutcome], exit_at: Thresholds | None
     ) -> Stage:
-        """Combine the predictions so far; `full` says which images every member is asked about, None after the last."""
+        """Combine the predictions so far of images that may leave by their thresholds, None after the last member."""
         # An image may still fail on as many members as the quorum can do without.
         ballots = merge_member_outputs(
             batch, outcomes, len(outcomes) - (len(self._members.clients) - self._members.quorum)
         )
         # The threshold is that of the newest member, and says nothing of the others alone.
         newest = next(reversed(outcomes))
-        judged = [i for i in ballots.live if full is None or not (full[i] or newest in ballots.items[i].missing)]
+        judged = [
+            i for i in ballots.live if exit_at is None or (exit_at[i] <= 1 and newest not in ballots.items[i].missing)
+        ]
         shown = ballots.fail(dict.fromkeys(set(ballots.live).difference(judged), NOT_JUDGED))
         combined = await self._combiner(shown) if judged else Batch(NO_SCORES, shown.items)
         failed = {i: error for i in judged if (error := combined.items[i].error) is not None}
         return Stage(ballots.fail(failed), combined, judged)
 
     def _look_again(
-        self, audit: Audit, number: int, batch: Batch[PixelSets], outcomes: Mapping[str, MemberOutcome], stage: Stage
+        self, audit: Audit, number: int, batch: Batch[PixelSets], outcomes: Mapping[str, MemberOutcome], exits: Exits
     ) -> None:
         """Ask the other members about some of the exits, in the background, unless they are busy already."""
-        exits = stage.exits(self._exit_at[number])
         drawn = audit.draw(list(exits))
         if not drawn:
             return
@@ -247,16 +268,23 @@ class Cascade(Flow):
             audit.drop(number, len(exits))
             return
         row_of = {position: row for row, position in enumerate(answer.live)}
-        for position, (confidence, index) in enumerate(exits):
+        for position, (confidence, index, rung) in enumerate(exits):
             if position in row_of:
-                audit.note(number, confidence, int(answer.payload[row_of[position]].argmax()) != index)
+                differs = int(answer.payload[row_of[position]].argmax()) != index
+                audit.note(number, confidence, differs, rung is self._usual)
+                rung.note(differs)
             else:
                 audit.drop(number, 1)
 
 
-def _noted(item: Item, asked: tuple[str, ...], load_shed: bool) -> Item:
-    """Add to an image's answer which members were asked, and note where the load has cut them short."""
-    fields = {"asked": asked, "load_shed": load_shed or None}
+def _thresholds(rungs: Sequence[Rung], number: int) -> Thresholds:
+    """Return each image's threshold after a member."""
+    return np.array([rung.exit_at[number] for rung in rungs], np.float32)
+
+
+def _noted(item: Item, asked: tuple[str, ...], load_shed: bool, rung: Rung) -> Item:
+    """Add to an image's answer which members were asked and why, and note where the load has cut them short."""
+    fields = {"asked": asked, "load_shed": load_shed or None, "rung": rung.status(not item.missing)}
     return item.with_note(LoadShed(), **fields) if load_shed else replace(item, extras={**item.extras, **fields})
 
 

@@ -41,7 +41,8 @@ class CascadeSection(Section):
             return None
         first, *others = self.cascade.order
         turns = (f"then {name} below {below}" for name, below in zip(others, self.cascade.exit_at, strict=True))
-        return Way(f"cascade: {', '.join((first, *turns))}", in_turn=True)
+        rungs = (f"; loss {rung.loss:g} below {list(rung.exit_at)}" for rung in self.cascade.ladder)
+        return Way(f"cascade: {', '.join((first, *turns))}{''.join(rungs)}", in_turn=True)
 
     def rules(self, owner: object, config: EnsembleConfig, agreed: EnsembleSignature | None) -> Iterator[Fault]:
         """Find an order that does not fit the members, and thresholds that were chosen for other versions."""

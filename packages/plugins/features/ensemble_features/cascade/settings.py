@@ -1,5 +1,6 @@
 """The settings of a cascade."""
 
+from itertools import pairwise
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -30,6 +31,15 @@ class AuditSettings(Schema):
         return self
 
 
+class RungSettings(Schema):
+    """Thresholds for requests with a `tolerance`; `ensemble tune-cascade` writes them."""
+
+    exit_at: tuple[Sureness, ...] = Field(description="the threshold of each member but the last")
+    loss: float = Field(ge=0, le=100, description="bound of the top-1 lost against all members, points")
+    differs: float = Field(ge=0, le=1, description="bound of the share of images that all members answer differently")
+    cost: float = Field(gt=0, le=1, description="mean inference cost divided by the cost of all members")
+
+
 class CascadeSettings(Schema):
     """Members are called one after the other, until the called members are sure together."""
 
@@ -45,6 +55,9 @@ class CascadeSettings(Schema):
     audit: AuditSettings | None = Field(
         None, description="share of the early exits to audit, or its fields; default: none"
     )
+    ladder: tuple[RungSettings, ...] = Field(
+        (), max_length=64, description="thresholds for requests with a `tolerance`, from the safest to the cheapest"
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -53,6 +66,10 @@ class CascadeSettings(Schema):
                 f"exit_at needs {len(self.order) - 1} thresholds, one for each member but the last; "
                 f"it has {len(self.exit_at)}"
             )
+        if any(len(rung.exit_at) != len(self.exit_at) for rung in self.ladder):
+            raise ValueError(f"ladder: each rung's exit_at needs {len(self.exit_at)} thresholds, as the cascade's")
+        if any(low.loss > high.loss or low.cost <= high.cost for low, high in pairwise(self.ladder)):
+            raise ValueError("ladder: the rungs go from the safest to the cheapest: loss must not fall, and cost must")
         if unknown := sorted(set(self.versions) - set(self.order)):
             raise ValueError(f"versions: {unknown[0]!r} is not in the order")
         return self

@@ -406,7 +406,7 @@ async def test_pixels_are_made_only_of_images_that_go_on():
     transformer = JpegTransformer(TransformerSettings(), wanted, 1)
     feature = Cascading.__new__(Cascading)
     feature._quorum, feature._settings = QuorumSettings(), section.cascade
-    feature._under_load = feature._audit = None
+    feature._under_load = feature._audit = feature._ladder = None
     nodes = {TRANSFORMER: transformer, COMBINER: combiner, LABELER: passes, "first": first, "second": second}
     graph = ensemble({"first": "small", "second": "large"}, QuorumSettings(), nodes, [feature])
     answer = await graph(batch([pictures.encode(pictures.grey(level)) for level in (10, 90, 10, 90)]))

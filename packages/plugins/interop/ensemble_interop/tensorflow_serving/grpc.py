@@ -32,7 +32,6 @@ class TensorFlowServingGrpc:
         """Return the API's methods."""
         return {
             f"{PREDICTION.full_name}/Predict": Rpc(self._predict, observed=True),
-            f"{PREDICTION.full_name}/Classify": Rpc(self._classify, observed=True),
             f"{PREDICTION.full_name}/GetModelMetadata": Rpc(self._metadata),
             f"{MODEL_SERVICE.full_name}/GetModelStatus": Rpc(self._status),
         }
@@ -47,19 +46,6 @@ class TensorFlowServingGrpc:
         inferred = await self._servable.predict(images, names, DEFAULT, call)
         outputs = {tensor.name: _proto(tensor) for tensor in inferred.outputs}
         return pb.PredictResponse(outputs=outputs, model_spec=spec)
-
-    async def _classify(self, request: pb.ClassificationRequest, call: Call) -> Message:
-        spec = self._spec(request)
-        given = request.input.example_list_with_context
-        examples = [_image(example) for example in (*request.input.example_list.examples, *given.examples)]
-        classes = await self._servable.classify(examples, _image(given.context), DEFAULT, call)
-        result = pb.ClassificationResult(
-            classifications=[
-                pb.Classifications(classes=[pb.Class(label=label, score=score) for label, score in each])
-                for each in classes
-            ]
-        )
-        return pb.ClassificationResponse(result=result, model_spec=spec)
 
     async def _metadata(self, request: pb.GetModelMetadataRequest, _: Call) -> Message:
         spec = self._spec(request)
@@ -82,19 +68,6 @@ class TensorFlowServingGrpc:
             asked.name, asked.version.value if asked.HasField("version") else None, asked.signature_name
         )
         return pb.ModelSpec(name=asked.name, version={"value": VERSION}, signature_name=SIGNATURE)
-
-
-def _image(example: pb.Example) -> bytes | None:
-    """Return the image of an example or of a context; None if it has no features."""
-    feature = example.features.feature
-    if not feature:
-        return None
-    check_input(list(feature))
-    values = feature[INPUT].bytes_list.value
-    if len(values) != 1:
-        raise InvalidParameter(f"the feature {INPUT!r} has {len(values)} bytes values; it has one in each example")
-    image: bytes = values[0]
-    return image
 
 
 def _proto(tensor: Tensor) -> pb.TensorProto:

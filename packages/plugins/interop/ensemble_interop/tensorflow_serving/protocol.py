@@ -1,14 +1,13 @@
 """TensorFlow Serving's API as a protocol of the server, and its REST part, below `/v1/models/ensemble`."""
 
 import re
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from deployments.contract.errors import InvalidParameter, NotFound
-from deployments.contract.options import Options
 from deployments.ingress import headers, options
 from deployments.ingress.error_style import ErrorStyle, ProtocolError
 from deployments.ingress.http import base64_images, bodies
@@ -24,7 +23,7 @@ from ensemble_interop.tensorflow_serving.servable import LATEST, VERSION, Servab
 PATH = f"/v1/models/{MODEL}"
 # In that API every mistake in a request is a bad request.
 AS_MESSAGE = ErrorStyle(ProtocolError, lambda error: {"error": error.message}, {422: 400})
-HINT = f'an image is {{"b64": ...}}, its bytes in base64, alone or as the input or feature {INPUT!r}'
+HINT = f'an image is {{"b64": ...}}, its bytes in base64, alone or as the input {INPUT!r}'
 OTHERS = re.compile(r"/v1/models/([^/:]+)(?:/versions/([^/:]+))?([/:][^/:]+)?")
 
 
@@ -67,29 +66,6 @@ class Outputs(msgspec.Struct):
     outputs: dict[str, list[Any]]
 
 
-class Example(msgspec.Struct, forbid_unknown_fields=True):
-    """The feature `image`; an example without it has the context's."""
-
-    image: Encoded | None = None
-
-
-class ClassifyRequest(msgspec.Struct):
-    """Examples, each with the feature `image`, `{"b64": ...}`."""
-
-    examples: list[Example]
-    signature_name: str = ""
-    context: Example = msgspec.field(default_factory=Example)
-
-
-class Classes(msgspec.Struct):
-    """For each image every class and its probability, descending."""
-
-    results: list[list[tuple[str, float]]]
-
-
-R = TypeVar("R", PredictRequest, ClassifyRequest)
-
-
 class TensorFlowServingHttp:
     """Answers that API's paths."""
 
@@ -111,7 +87,6 @@ class TensorFlowServingHttp:
             f"{path}:predict": _route(
                 "POST", self._predict, "the outputs for images", Predictions, Outputs, body=PredictRequest
             ),
-            f"{path}:classify": _route("POST", self._classify, "the classes of images", Classes, body=ClassifyRequest),
         }
 
     async def _status(self, _: Request, _call: Call) -> Response:
@@ -126,7 +101,9 @@ class TensorFlowServingHttp:
 
     async def _predict(self, request: Request, call: Call) -> Response:
         asked = headers.with_options(options.DEFAULT, request.headers)
-        sent, began = await self._read(request, call, asked, PredictRequest)
+        body, began = await bodies.document(request, self._ingress.admission, call.caller, asked=asked)
+        sent = bodies.parsed(body, PredictRequest, HINT)
+        self._servable.check(MODEL, None, sent.signature_name)
         if (sent.instances is None) == (sent.inputs is None):
             raise InvalidParameter("the request needs either 'instances', images by row, or 'inputs', by column")
         column = sent.inputs.image if isinstance(sent.inputs, Column) else sent.inputs or []
@@ -140,22 +117,6 @@ class TensorFlowServingHttp:
             return aged(plain({"outputs": columns}), inferred.answers)
         predictions = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return aged(plain({"predictions": predictions}), inferred.answers)
-
-    async def _classify(self, request: Request, call: Call) -> Response:
-        asked = headers.with_options(options.DEFAULT, request.headers)
-        sent, began = await self._read(request, call, asked, ClassifyRequest)
-        self._ingress.admission.check_count(len(sent.examples))
-        given = [each.image for each in (sent.context, *sent.examples)]
-        images = iter(base64_images.decoded([image.b64 for image in given if image is not None]))
-        context, *examples = [None if image is None else next(images) for image in given]
-        return plain({"results": await self._servable.classify(examples, context, asked, call, began)})
-
-    async def _read(self, request: Request, call: Call, asked: Options, model: type[R]) -> tuple[R, float]:
-        """Read a request, and the time at which it began to arrive."""
-        body, began = await bodies.document(request, self._ingress.admission, call.caller, asked=asked)
-        sent = bodies.parsed(body, model, HINT)
-        self._servable.check(MODEL, None, sent.signature_name)
-        return sent, began
 
 
 def _route(method: str, handler: Handler, summary: str, *answers: Any, body: Any = None) -> Route:
@@ -181,7 +142,7 @@ class TensorFlowServing(Protocol):
 
     prefix, style = "/v1/", AS_MESSAGE
     services = (PREDICTION, MODEL_SERVICE)
-    large = (f"{PREDICTION.full_name}/Predict", f"{PREDICTION.full_name}/Classify")
+    large = (f"{PREDICTION.full_name}/Predict",)
 
     def routes(self, service: Service) -> Routes:
         """Return its paths below `/v1/models`."""
@@ -198,5 +159,5 @@ class TensorFlowServing(Protocol):
             return super().not_found(path)
         name, version, verb = found.groups()
         if name == MODEL and version in {None, str(LATEST), str(VERSION)}:
-            return NotFound(f"{verb} is not served; {PATH} has /metadata, :predict and :classify")
+            return NotFound(f"{verb} is not served; {PATH} has /metadata and :predict")
         return not_found(name, version)

@@ -6,8 +6,6 @@ Source: https://github.com/tensorflow/serving (g3doc/api_rest.md, apis/*.proto)
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from deployments.contract.errors import InvalidParameter, NotFound
 from deployments.contract.options import Options
 from deployments.ingress.open_inference.metadata import TensorMetadata
@@ -54,32 +52,6 @@ class Servable:
         self._service.ingress.admission.check_count(len(images))
         tensor = Tensor(INPUT, "BYTES", [len(images)], images)
         return await self._model.infer(tensor, names, asked, call, began)
-
-    async def classify(
-        self,
-        examples: Sequence[bytes | None],
-        context: bytes | None,
-        asked: Options,
-        call: Call,
-        began: float | None = None,
-    ) -> list[list[tuple[str, float]]]:
-        """Return every class and its probability, descending, for the image of each example.
-
-        Examples without an image have the context's, which is classified once.
-        """
-        self._service.ingress.admission.check_count(len(examples))
-        images = [context if image is None else image for image in examples]
-        once = {id(image): image for image in images if image is not None}
-        if None in images:
-            check_input([])
-        [tensor] = (await self.predict(list(once.values()), ["probabilities"], asked, call, began)).outputs
-        order = np.argsort(-tensor.data, axis=1, kind="stable").tolist()
-        labels = self._service.labels
-        answers = {
-            key: [(labels[index], float(row[index])) for index in best]
-            for key, row, best in zip(once, tensor.data, order, strict=True)
-        }
-        return [answers[id(image)] for image in images]
 
     def named(self, names: Sequence[str]) -> list[str]:
         """Return the outputs to answer: the outputs that a request names, or all; raise InvalidParameter for others."""

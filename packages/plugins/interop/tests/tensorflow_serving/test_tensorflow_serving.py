@@ -40,18 +40,6 @@ def test_rows_and_columns(server):
     assert columns[0]["index"] == [row["index"] for row in told]
 
 
-def test_classes(server):
-    examples = [{"image": b64(level(10))}, {"image": b64(level(250))}]
-    results = ask(server, f"{PATH}:classify", {"examples": examples}).json()["results"]
-    for value, classes in zip((10, 250), results, strict=True):
-        order = np.argsort(-expected(value), kind="stable")
-        assert classes[0][0] == CLASSES[order[0]]
-        assert {label for label, _ in classes} == set(CLASSES)
-        assert [score for _, score in classes] == pytest.approx(expected(value)[order].tolist(), abs=1e-5)
-    shared = ask(server, f"{PATH}:classify", {"context": examples[0], "examples": [{}]})
-    assert shared.json()["results"] == results[:1]
-
-
 def test_status_and_metadata(server):
     ready = {"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
     for path in (PATH, f"{PATH}/versions/1"):
@@ -67,7 +55,7 @@ def test_status_and_metadata(server):
     [
         ("/v1/models/other:predict", {}, 404, "Servable not found for request: Latest(other)"),
         (f"{PATH}/versions/7:predict", {}, 404, "Servable not found for request: Specific(ensemble, 7)"),
-        (f"{PATH}:regress", {}, 404, "not served"),
+        (f"{PATH}:classify", {}, 404, ":classify is not served"),
         (f"{PATH}:predict", {}, 400, "'instances'"),
         (f"{PATH}:predict", [], 400, "JSON object"),
         (f"{PATH}:predict", {"instances": [], "inputs": []}, 400, "either"),
@@ -86,10 +74,6 @@ def test_status_and_metadata(server):
         (f"{PATH}:predict", {"instances": [b64(b"no image")]}, 400, "not an image"),
         (f"{PATH}:predict", {"signature_name": "other", "instances": []}, 400, "signature"),
         (f"{PATH}:predict", {"signature_name": 7, "instances": []}, 400, "signature"),
-        (f"{PATH}:classify", {"examples": [3]}, 400, "feature"),
-        (f"{PATH}:classify", {"examples": {}}, 400, "array"),
-        (f"{PATH}:classify", {}, 400, "`examples`"),
-        (f"{PATH}:classify", {"examples": [{}], "context": 3}, 400, "feature"),
     ],
 )
 def test_errors(server, path, body, status, told):
@@ -106,25 +90,6 @@ def call(server, method, request, answer):
             response_deserializer=answer.FromString,
         )
         return ask(request, timeout=60)
-
-
-def example(**features):
-    return pb.Example(
-        features={"feature": {name: {"bytes_list": {"value": [value]}} for name, value in features.items()}}
-    )
-
-
-def test_classify_over_grpc(server):
-    listed = pb.ExampleList(examples=[example(image=level(10)), example(image=level(250))])
-    shared = pb.ExampleListWithContext(examples=[pb.Example()], context=example(image=level(250)))
-    spec = pb.ModelSpec(name="ensemble")
-    for given, values in (({"example_list": listed}, (10, 250)), ({"example_list_with_context": shared}, (250,))):
-        request = pb.ClassificationRequest(model_spec=spec, input=given)
-        answer = call(server, "PredictionService/Classify", request, pb.ClassificationResponse)
-        best = [each.classes[0] for each in answer.result.classifications]
-        assert [each.label for each in best] == [CLASSES[expected(value).argmax()] for value in values]
-        assert [each.score for each in best] == pytest.approx([expected(v).max() for v in values], abs=1e-5)
-        assert answer.model_spec.version.value == 1
 
 
 def predict(name="ensemble", version=None, signature="", input_="image", outputs=(), **tensor):
@@ -172,13 +137,9 @@ def test_errors_over_grpc(server, request_, status):
 
 def test_other_mistakes_over_grpc(server):
     field = pb.GetModelMetadataRequest(model_spec={"name": "ensemble"}, metadata_field=["everything"])
-    none = pb.ClassificationRequest(model_spec={"name": "ensemble"})
-    wrong = pb.ClassificationRequest(model_spec={"name": "ensemble"})
-    wrong.input.example_list.examples.append(example(picture=b"x"))
-    for method, request in (("GetModelMetadata", field), ("Classify", none), ("Classify", wrong)):
-        with pytest.raises(grpc.RpcError) as caught:
-            call(server, f"PredictionService/{method}", request, pb.GetModelMetadataResponse)
-        assert caught.value.code().name == "INVALID_ARGUMENT"
     with pytest.raises(grpc.RpcError) as caught:
-        call(server, "PredictionService/Regress", none, pb.ClassificationResponse)
+        call(server, "PredictionService/GetModelMetadata", field, pb.GetModelMetadataResponse)
+    assert caught.value.code().name == "INVALID_ARGUMENT"
+    with pytest.raises(grpc.RpcError) as caught:
+        call(server, "PredictionService/Classify", predict(), pb.PredictResponse)
     assert caught.value.code().name == "UNIMPLEMENTED"

@@ -14,9 +14,8 @@ from ensemble_interop.seldon import seldon_pb2
 from ensemble_interop.tensorflow_serving import tensorflow_serving_pb2
 from ensemble_serving.protocol import inference_pb2
 
-INFER, CLASSIFY, PREDICT, LABEL, SELDON = (
+INFER, PREDICT, LABEL, SELDON = (
     inference_pb2.ModelInferRequest,
-    tensorflow_serving_pb2.ClassificationRequest,
     tensorflow_serving_pb2.PredictRequest,
     feedback_pb2.LabelRequest,
     seldon_pb2.SeldonMessage,
@@ -92,12 +91,6 @@ def test_requests_as_large_as_they_may_be_are_decoded():
     tensor.contents.fp32_contents.extend([0.5] * 1_000_000)
     tensor.contents.uint_contents.extend([255] * 64 * 32 * 32 * 3)
     assert decoded(request.SerializeToString()) == request
-
-    request = CLASSIFY()
-    for _ in range(64):
-        example = request.input.example_list.examples.add()
-        example.features.feature["image"].bytes_list.value.append(b"an image")
-    assert decoded(request.SerializeToString(), CLASSIFY) == request
 
     label = feedback_pb2.TrueLabel(request_id="r" * 36, name="cat", image=3)
     request = LABEL(labels=[label] * MAX_LABELS)

@@ -205,7 +205,6 @@ def with_image(text):
     return {
         "/v2/models/ensemble/infer": {"inputs": [tensor]},
         "/v1/models/ensemble:predict": {"instances": [{"b64": text}]},
-        "/v1/models/ensemble:classify": {"examples": [{"image": {"b64": text}}]},
         "/api/v1.0/predictions": {"binData": text},
     }
 
