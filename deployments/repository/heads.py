@@ -34,6 +34,23 @@ def last_operation(network: ov.Model) -> ov.Node:
     return node
 
 
+def set_answer(network: ov.Model, answer: ov.Output) -> None:
+    """Change what a network answers; its output keeps its names."""
+    names = network.output(0).get_names()
+    network.get_results()[0].input(0).replace_source_output(answer)
+    network.validate_nodes_and_infer_types()
+    network.output(0).get_tensor().set_names(names)
+
+
+def check_scores(network: ov.Model) -> None:
+    """Raise ModelError if a network answers which classes are the likeliest, and not how likely each class is."""
+    if last_operation(network).get_type_name() == "TopK":
+        raise ModelError(
+            "the model answers the likeliest classes (its last operation is ArgMax or TopK), and no score for each "
+            "class: export it without that operation, or name an output with the scores by --output"
+        )
+
+
 def is_distribution(scores: NDArray[np.float32]) -> bool:
     """Return whether every row is a distribution, so that it needs no softmax."""
     return bool(scores.min() >= 0 and np.abs(scores.sum(axis=1) - 1).max() <= SIMPLEX_ERROR)
@@ -47,6 +64,7 @@ def recognize(network: ov.Model, scores: NDArray[np.float32]) -> Head:
     """
     if scores.shape[1] == 1:
         return one_output(network)
+    check_scores(network)
     scores = scores[np.isfinite(scores).all(axis=1)].astype(np.float64)
     end = last_operation(network).get_type_name()
     if not len(scores) or is_distribution(scores.astype(np.float32)):
@@ -88,8 +106,7 @@ def with_head(network: ov.Model, head: Head) -> ov.Model:
     """
     if head == "softmax":
         return network
-    result = network.get_results()[0]
-    scores = result.input_value(0)
+    scores = network.get_results()[0].input_value(0)
     if head == "sigmoid":
         scores = _logits(scores)
     if head == "shares":
@@ -97,17 +114,14 @@ def with_head(network: ov.Model, head: Head) -> ov.Model:
         answer = opset13.divide(scores, total)
     else:
         answer = opset13.softmax(scores, axis=1)
-    result.input(0).replace_source_output(answer.output(0))
-    network.validate_nodes_and_infer_types()
+    set_answer(network, answer.output(0))
     return network
 
 
 def in_order(network: ov.Model, order: Sequence[int]) -> ov.Model:
     """Append what puts the classes of a distribution, [N,classes], into another order."""
-    result = network.get_results()[0]
-    answer = opset13.gather(result.input_value(0), np.array(order), np.array(1))
-    result.input(0).replace_source_output(answer.output(0))
-    network.validate_nodes_and_infer_types()
+    answer = opset13.gather(network.get_results()[0].input_value(0), np.array(order), np.array(1))
+    set_answer(network, answer.output(0))
     return network
 
 
@@ -115,8 +129,9 @@ def one_output(network: ov.Model) -> Head:
     """Recognize the head of a network whose only output is for the second of two classes.
 
     Raises:
-        ModelError: the output may be a probability or a logit.
+        ModelError: the output may be a probability or a logit, or is no score.
     """
+    check_scores(network)
     if (end := last_operation(network).get_type_name()) == "Sigmoid":
         return "sigmoid"
     raise ModelError(
@@ -127,12 +142,10 @@ def one_output(network: ov.Model) -> Head:
 
 def with_two_classes(network: ov.Model, head: Head) -> None:
     """Change an output [N,1], for the second of two classes, to a distribution over both, in place."""
-    result = network.get_results()[0]
-    scores = result.input_value(0)
+    scores = network.get_results()[0].input_value(0)
     logit = scores if head == "logits" else _logits(scores)
     answer = opset13.softmax(opset13.concat([opset13.multiply(logit, np.float32(0)), logit], 1), axis=1)
-    result.input(0).replace_source_output(answer.output(0))
-    network.validate_nodes_and_infer_types()
+    set_answer(network, answer.output(0))
 
 
 def _logits(scores: ov.Output) -> ov.Output:

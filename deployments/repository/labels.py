@@ -4,14 +4,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from unicodedata import category
+from unicodedata import category, normalize
 
 from deployments.repository.errors import ModelError
 
 # The categories of characters that are no text: controls, halves of characters, and ends of lines and paragraphs.
 NO_TEXT = {"Cc", "Cs", "Zl", "Zp"}
 # A line of a file of labels that begins with the index of the class, or with a WordNet id.
-INDEXED, SYNSET = re.compile(r"(\d+)\s*[:,;]?\s+(.*\S)\s*"), re.compile(r"n\d{8}[\s,]+(.*\S)\s*")
+INDEXED, SYNSET = re.compile(r"\s*(\d+)\s*[:,;\s]\s*(.*\S)\s*"), re.compile(r"\s*n\d{8}[\s,]+(.*\S)\s*")
 
 
 def read_labels(file: Path) -> tuple[str, ...]:
@@ -30,11 +30,13 @@ def read_labels(file: Path) -> tuple[str, ...]:
 
 
 def without_indices(lines: Sequence[str]) -> list[str]:
-    """Remove what stands before the names on all lines: their index, from 0 or 1, or ImageNet's WordNet id."""
-    indexed = [match for line in lines if (match := INDEXED.fullmatch(line))]
-    numbers = [int(match[1]) for match in indexed]
-    if len(indexed) == len(lines) and numbers in (list(range(len(lines))), list(range(1, len(lines) + 1))):
-        return [match[2] for match in indexed]
+    """Remove what stands before the names on all lines: an index, from 0 or 1, or ImageNet's WordNet id.
+
+    Names are sorted by their indices.
+    """
+    indexed = sorted((int(match[1]), match[2]) for line in lines if (match := INDEXED.fullmatch(line)))
+    if [index for index, _ in indexed] in (list(range(len(lines))), list(range(1, len(lines) + 1))):
+        return [name for _, name in indexed]
     synsets = [match[1] for line in lines if (match := SYNSET.fullmatch(line))]
     return synsets if len(synsets) == len(lines) else list(lines)
 
@@ -47,7 +49,9 @@ def class_names(given: Iterable[str], where: Path | str) -> tuple[str, ...]:
     Raises:
         ModelError: a class has no name.
     """
-    lines = ["".join(" " if category(sign) in NO_TEXT else sign for sign in name).strip() for name in given]
+    # In the one form of characters with accents: files of macOS have another one.
+    lines = ["".join(" " if category(sign) in NO_TEXT else sign for sign in normalize("NFC", name)) for name in given]
+    lines = [line.strip() for line in lines]
     if "" in lines:
         raise ModelError(f"{where}: the class with index {lines.index('')} has no name; give it one")
     counts = Counter(lines)

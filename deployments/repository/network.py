@@ -7,7 +7,7 @@ from openvino.preprocess import PrePostProcessor
 
 from deployments.repository.content import no_model
 from deployments.repository.errors import ModelError, reason
-from deployments.repository.heads import one_output, with_two_classes
+from deployments.repository.heads import one_output, set_answer, with_two_classes
 from deployments.repository.layout import layout_of
 from deployments.repository.repository import Model
 
@@ -74,14 +74,6 @@ def read(model: Model) -> ov.Model:
         return core.read_model(model.path)
     except RuntimeError as err:
         raise ModelError(f"OpenVINO can't read {model.path}: {reason(err)}") from err
-
-
-def set_answer(network: ov.Model, answer: ov.Output) -> None:
-    """Change what a network answers; its output keeps its names."""
-    names = network.output(0).get_names()
-    network.get_results()[0].input(0).replace_source_output(answer)
-    network.validate_nodes_and_infer_types()
-    network.output(0).get_tensor().set_names(names)
 
 
 def drop_output_quantization(network: ov.Model) -> None:

@@ -6,14 +6,16 @@ import ctypes
 import json
 import sys
 from dataclasses import fields
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
 import click
 
-from deployments.repository.repository import DEFAULT_ROOT
+from deployments.repository.errors import ModelError
+from deployments.repository.repository import DEFAULT_ROOT, find, versions
 from ensemble_models.options import FILE, Command, option
-from ensemble_models.writing import check_free, check_name, check_replaceable, describe
+from ensemble_models.writing import check_free, check_name, describe
 from lab.training.recipe import Architecture, Recipe, recipe_options
 from scripts.errors import ScriptError
 
@@ -28,6 +30,17 @@ def keep_freed_memory() -> None:
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
         library.mallopt(M_MMAP_MAX, 0)
         library.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def check_replaceable(repository: Path, name: str, version: int) -> None:
+    """Raise ModelError if another version was quantized from this one: that would keep the old weights."""
+    for other in versions(repository, name):
+        source = find(repository, name, other).source
+        if source.get("tool") == "scripts.quantize" and source.get("version") == version:
+            raise ModelError(
+                f"version {other} of {name!r} was quantized from version {version} and would stay as it is; delete "
+                f"{repository / name / str(other)}, and quantize again after replacing"
+            )
 
 
 def run(recipe: Recipe, args: SimpleNamespace) -> None:

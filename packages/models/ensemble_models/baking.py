@@ -9,9 +9,9 @@ from openvino import opset13
 from openvino.preprocess import ColorFormat, PrePostProcessor
 
 from deployments.repository.errors import ModelError
-from deployments.repository.heads import Head, with_head, with_two_classes
+from deployments.repository.heads import Head, set_answer, with_head, with_two_classes
 from deployments.repository.layout import Layout, layout_of
-from deployments.repository.network import drop_output_quantization, set_answer, squeeze_scores
+from deployments.repository.network import drop_output_quantization, squeeze_scores
 from ensemble_models.statistics import SMALLEST
 
 Color = Literal["RGB", "BGR"]
@@ -102,21 +102,26 @@ def only_output(network: ov.Model, name: str | None) -> ov.Model:
         return ov.Model([by_name[name].get_node().input_value(0)], network.get_parameters())
     shapes = {each: output.get_partial_shape() for each, output in by_name.items()}
     shown = "; ".join(f"{each} {shape}" for each, shape in shapes.items())
-    scores = [each for each, shape in shapes.items() if _may_be_scores(shape)]
+    scores = [
+        each
+        for each, shape in shapes.items()
+        if shape.rank.is_dynamic or (len(shape) >= 2 and all(extent == 1 for extent in list(shape)[2:]))
+    ]
     proposed = f": {' or '.join(f'--output {each}' for each in scores)} may be the scores" if scores else ""
     raise ModelError(f"the model has the outputs {shown}; name the one with the class scores by --output{proposed}")
 
 
-def _may_be_scores(shape: ov.PartialShape) -> bool:
-    return shape.rank.is_dynamic or (len(shape) >= 2 and all(extent == 1 for extent in list(shape)[2:]))
-
-
 def check_ends(network: ov.Model) -> None:
-    """Raise ModelError unless a model has one input and one output."""
+    """Raise ModelError unless a model has one input and one output, both of numbers."""
     if len(network.inputs) != 1 or len(network.outputs) != 1:
         raise ModelError(
             f"the model has {len(network.inputs)} inputs and {len(network.outputs)} outputs; a member has one image "
             "input and one output of class scores: export it for inference, without auxiliary heads"
+        )
+    if ov.Type.string in {network.input(0).get_element_type(), network.output(0).get_element_type()}:
+        raise ModelError(
+            "the model takes or answers texts, as encoded images or names of classes. A member takes pixels, and "
+            "answers scores: export the model without these operations, or name another output by --output"
         )
 
 

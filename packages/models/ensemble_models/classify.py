@@ -7,18 +7,14 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from ensemble_models import client
-from ensemble_models.options import FILE, POSITIVE, Command, OutputFile, option
+from ensemble_models.options import FILE, POSITIVE, Command, OutputFile, Table, option
 from scripts.errors import ScriptError
 
 Result = tuple[Path, dict[str, Any]]
@@ -43,7 +39,6 @@ class AnswersFile:
         Raises:
             ScriptError: the file holds something else.
         """
-        self._path = path
         content = path.read_bytes() if path.exists() else b""
         complete = content[: content.rfind(b"\n") + 1]
         rows = csv.DictReader(io.StringIO(complete.decode("utf-8", "surrogateescape"), newline=""))
@@ -55,15 +50,11 @@ class AnswersFile:
         self._examples: dict[str, str] = {}
         if len(complete) < len(content):
             path.write_bytes(complete)
-
-    @contextmanager
-    def open(self) -> Iterator[Self]:
-        """Open the file for `note`."""
-        with self._path.open("a", newline="", encoding="utf-8", errors="surrogateescape") as self._stream:
-            self._rows = csv.DictWriter(self._stream, COLUMNS)
-            if self._stream.tell() == 0:
-                self._rows.writeheader()
-            yield self
+        # Each line is written at once, so that an interruption loses none.
+        self._stream = path.open("a", 1, newline="", encoding="utf-8", errors="surrogateescape")
+        self._rows = csv.DictWriter(self._stream, COLUMNS)
+        if not complete:
+            self._rows.writeheader()
 
     def note(self, path: Path, answer: dict[str, Any]) -> None:
         """Count an answer or an error, and write it if it is final."""
@@ -78,7 +69,10 @@ class AnswersFile:
             row = {} if again else {"path": path, "error": code, "message": error["message"]}
         if row:
             self._rows.writerow(row)
-            self._stream.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
 
     def report(self, images: int) -> Iterator[str]:
         """Report the outcome of `images` images in words."""
@@ -120,28 +114,28 @@ def into_file(args: SimpleNamespace, paths: Sequence[Path]) -> AnswersFile:
     """Classify the images that the file of `--output` has no final answer for, and write theirs."""
     file = AnswersFile(args.output)
     left = [path for path in paths if str(path) not in file.finished]
-    with file.open():
-        try:
-            classify(args, left, file.note)
-        except KeyboardInterrupt:
-            sys.exit(f"stopped; what was answered is in {args.output}, and the same command continues with it")
+    try:
+        classify(args, left, file.note)
+    except KeyboardInterrupt:
+        sys.exit(f"stopped; what was answered is in {args.output}, and the same command continues with it")
+    finally:
+        file.close()
     return file
 
 
-def show(results: Sequence[Result], members: bool) -> Table:
+def table(results: Sequence[Result], members: bool) -> Table:
     """Make a table with a row for each class of an answer, and a row for each error."""
-    table = Table("image", "label", "probability", *(["members"] if members else []))
+    lines = list[tuple[str, ...]]()
     for path, answer in results:
-        # Plain text, because a file's name may look like markup; its end tells one file of a folder from another.
-        name = Text(str(path) if len(str(path)) <= LONGEST_PATH else f"…{str(path)[1 - LONGEST_PATH :]}")
+        # The end of a path tells one file of a folder from another.
+        name = str(path) if len(str(path)) <= LONGEST_PATH else f"…{str(path)[1 - LONGEST_PATH :]}"
         if "error" in answer:
-            table.add_row(name, Text(answer["error"]["message"], "red"), "")
+            lines.append((name, answer["error"]["message"]))
             continue
         votes = ", ".join(f"{k}: {v['label']} {v['probability']:.3f}" for k, v in answer.get("members", {}).items())
-        for rank, item in enumerate(answer["top"]):
-            row: list[Text | str] = [name if rank == 0 else "", Text(item["label"]), f"{item['probability']:.4f}"]
-            table.add_row(*row, *([votes if rank == 0 else ""] if members else []))
-    return table
+        first, *others = ((item["label"], f"{item['probability']:.4f}") for item in answer["top"])
+        lines += [(name, *first, *([votes] if members else [])), *(("", *other) for other in others)]
+    return Table(("image", "label", "probability", *(["members"] if members else [])), lines, (0, 1, 3))
 
 
 def to_json(results: Sequence[Result]) -> str:
@@ -184,7 +178,7 @@ def main(**given: Any) -> None:
     if args.json:
         print(to_json(results))
     else:
-        Console().print(show(results, args.members))
+        table(results, args.members).show()
     sys.exit(1 if any("error" in answer for answer in answers.values()) else 0)
 
 

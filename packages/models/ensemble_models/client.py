@@ -50,8 +50,7 @@ async def classify(
         )
     except ValueError as err:
         raise ScriptError(f"--url {url}: {err}") from err
-    bar = tqdm(total=total, unit="image", mininterval=0.5, delay=1, leave=False, disable=None)
-    with bar:
+    with tqdm(total=total, unit="image", mininterval=0.5, delay=1, leave=False, disable=None) as bar:
         async with client, aclosing(client.as_completed(images, **options)) as answered:
             async for position, task in answered:
                 failure = task.exception()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import lzma
+import os
 import random
 import zipfile
 import zlib
@@ -12,7 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
+from unicodedata import normalize
 
 import numpy as np
 
@@ -129,16 +131,18 @@ class Dataset:
         """
         file, inside = _archive(self.path)
         if file is None:
-            yield from self._each(lambda name: (self.path / name).read_bytes())
+            yield from self._each(lambda name: (self.path / name).open("rb"))
             return
         stored = _entries(file)
         with zipfile.ZipFile(file) as archive:
-            yield from self._each(lambda name: archive.read(stored[inside + name]))
+            yield from self._each(lambda name: archive.open(stored[inside + name]))
 
-    def _each(self, read: Callable[[str], bytes]) -> Iterator[tuple[bytes, str]]:
+    def _each(self, opened: Callable[[str], IO[bytes]]) -> Iterator[tuple[bytes, str]]:
         for name in self.names:
             try:
-                encoded = read(name)
+                with opened(name) as stream:
+                    # One more than is taken, so that a few bytes of a zip file can't become all of the memory.
+                    encoded = stream.read(LIMITS.max_image_bytes + 1)
             except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as err:
                 raise DatasetError(f"{self.path}: {name}: {err}") from err
             yield encoded, label(name)
@@ -151,7 +155,18 @@ def entries(path: Path) -> list[str]:
         return [name.removeprefix(inside) for name in _entries(archive) if name.startswith(inside)]
     if not path.is_dir():
         raise DatasetError(f"{path} is neither a folder nor a zip file of <class>/*.jpg")
-    return [file.relative_to(path).as_posix() for file in path.rglob("*")]
+    return [file.relative_to(path).as_posix() for file in _files(path)]
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """List the files in a folder and its folders, also in those that links lead to, each folder once."""
+    seen = set[str]()
+    for folder, folders, files in os.walk(path, followlinks=True):
+        if (place := os.path.realpath(folder)) in seen:
+            folders.clear()
+            continue
+        seen.add(place)
+        yield from (Path(folder, file) for file in files)
 
 
 def _archive(path: Path) -> tuple[Path | None, str]:
@@ -186,13 +201,13 @@ def _check_one_set(path: Path, names: Sequence[str]) -> None:
 
 
 def label(name: str) -> str:
-    """Return the class of an image: the name of the folder it is in."""
-    return PurePosixPath(name).parent.name
+    """Return the class of an image: the name of the folder it is in, whose accents macOS stores as own characters."""
+    return normalize("NFC", PurePosixPath(name).parent.name)
 
 
 def folder_name(label: str) -> str:
     """Name the folder of a class: no folder's name has a slash, so an underscore stands for it."""
-    return label.replace("/", "_")
+    return normalize("NFC", label).replace("/", "_")
 
 
 def index_of_folders(labels: Sequence[str]) -> dict[str, int]:
@@ -212,10 +227,10 @@ def same_folder(first: str, second: str) -> str:
     )
 
 
-def check_image(name: str, encoded: bytes) -> None:
-    """Raise ScriptError, with its name, for what the server would not take for an image."""
+def check_image(name: str, encoded: bytes) -> decoding.Header:
+    """Read the header of an image; raise ScriptError, with its name, for what the server would not take for one."""
     try:
-        decoding.read_header(encoded, LIMITS)
+        return decoding.read_header(encoded, LIMITS)
     except EnsembleError as err:
         raise ScriptError(f"{name}: {err}") from err
 
@@ -227,7 +242,7 @@ def decode(name: str, encoded: bytes, wanted: Sequence[Preprocessing]) -> list[P
         For each preprocessing the pixels, uint8 BGR [height,width,3].
     """
     try:
-        return list(decoding.decode(encoded, decoding.read_header(encoded, LIMITS), wanted).pixels)
+        return list(decoding.decode(encoded, check_image(name, encoded), wanted).pixels)
     except EnsembleError as err:
         raise ScriptError(f"{name}: {err}") from err
 

@@ -77,8 +77,7 @@ class Members:
 
     def full(self) -> Truth:
         """Compute the answers of all members together, int64 [N]."""
-        answers: Truth = self.combined(list(self.scores)).argmax(axis=1)
-        return answers
+        return np.asarray(self.combined(list(self.scores)).argmax(axis=1), np.int64)
 
     def steps(self, order: Sequence[str]) -> tuple[Truth, Probabilities]:
         """Compute the answers after each member of an order, and the probability of each, both [members,N]."""

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 import openvino as ov
@@ -47,14 +46,6 @@ def model_info(model: Model, order: str, mean: list[float], scale: list[float]) 
         **({"labels": " ".join(name.replace(" ", "_") for name in labels)} if labels else {}),
         **({"class_names": json.dumps(labels)} if labels else {}),
     }
-
-
-def write_ir(model: Model, target: Path) -> None:
-    """Write a version as an IR with `rt_info/model_info`; it takes uint8 BGR pixels."""
-    network = load(model)
-    for name, value in model_info(model, "BGR", [], []).items():
-        network.set_rt_info(value, ["model_info", name])
-    ov.save_model(network, target, compress_to_fp16=False)
 
 
 def write_onnx(model: Model, given: Path, target: Path) -> None:
@@ -111,17 +102,20 @@ def main(name: str, folder: Path, version: int | None, onnx: Path | None, reposi
     properties. Model API reads no crop ratio and no antialiasing: `crop_ratio`, `interpolation`, `color` and
     `class_names` stand beside its fields. `ensemble prepare` reads all of them.
     """
-    model: Model = find(repository, name, version)
+    model = find(repository, name, version)
     target = folder / f"{name}{'.xml' if onnx is None else '.onnx'}"
     if target.exists():
         raise ScriptError(f"{target} is there already; remove it, or name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     if onnx is None:
-        write_ir(model, target)
+        network = load(model)
+        # Pixels are uint8, blue first, and nothing is subtracted from them.
+        for field, value in model_info(model, "BGR", [], []).items():
+            network.set_rt_info(value, ["model_info", field])
+        ov.save_model(network, target, compress_to_fp16=False)
     else:
         write_onnx(model, onnx, target)
-    labels: Any = model.labels or ()
-    print(f"wrote {target}, version {model.version} of {name}, with {len(labels)} class names")
+    print(f"wrote {target}, version {model.version} of {name}, with {len(model.labels or ())} class names")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from ensemble_models.imports.found import Found, ImportedMember
 from ensemble_models.imports.read import read
 from ensemble_models.options import FILE, Command, OutputFile, option, repository_option
 from ensemble_models.prepare import __main__ as prepare
-from ensemble_models.prepare.source import ORDERS, USUAL
+from ensemble_models.prepare.source import BY_NAME, ORDERS
 from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.strict_yaml import Document
@@ -63,16 +63,17 @@ def write(
         settings["ensemble"] = QUORUM | settings.get("ensemble", {})
     entries = [{"name": each.name, **each.settings, "placement": "inline"} for each in members]
     config, agreed = configuration.check({"args": {"model_repository": str(folder), "members": entries, **settings}})
-    local = [entry for entry in entries if "kind" not in entry]
-    for entry in local:
-        entry["version"] = agreed.versions[entry["name"]]
+    entries = [
+        entry if "kind" in entry else {"name": entry["name"], "version": agreed.versions[entry["name"]]} | entry
+        for entry in entries
+    ]
     text = TEXT.format(
         file=file,
         import_path=configuration.IMPORT_PATH,
         repository=_in_yaml(os.path.relpath(folder, target) if folder.is_relative_to(target) else str(folder)),
         why=f"      {WHY}\n" if len(members) > 1 else "",
         sections="".join(f"      {name}: {_in_yaml(fields)}\n" for name, fields in settings.items()),
-        members="\n".join(f"        - {_in_yaml(dict(sorted(entry.items(), key=_place)))}" for entry in entries),
+        members="\n".join(f"        - {_in_yaml(entry)}" for entry in entries),
     )
     with file.open("x", encoding="utf-8") as stream:
         stream.write(text)
@@ -93,9 +94,8 @@ def temporary(members: Sequence[Path], data: Path | None, labels: Path | None) -
     flags = {flag: (str(given),) for flag, given in (("--data", data), ("--labels", labels)) if given is not None}
     with TemporaryDirectory(prefix="ensemble-models-") as folder:
         file, repository = Path(folder) / "serve.yaml", Path(folder) / "models"
-        names = [str(each) for each in dict.fromkeys(members)]
-        check(file, names)
-        chosen = [named(name) for name in names]
+        chosen = [named(str(each)) for each in dict.fromkeys(members)]
+        check(file, chosen)
         imported(chosen, repository, flags)
         write(file, repository, chosen)
         print(file.read_text(encoding="utf-8"))
@@ -110,11 +110,6 @@ def show_worth(file: Path, data: Path) -> None:
     if choice is not None:
         choice.table().show()
         print(f"these images helped to decide: repeat it on others by ensemble check {file} --data FOLDER")
-
-
-def _place(field: tuple[str, Any]) -> int:
-    """Return the place of a member's field in its entry: the name first, then the version."""
-    return {"name": 0, "version": 1}.get(field[0], 2)
 
 
 def _in_yaml(value: Any) -> str:
@@ -183,30 +178,27 @@ def prepared(source: Path, name: str, repository: Path, flags: Mapping[str, tupl
     return int(flags["--version"][0]) if "--version" in flags else versions(repository, name)[-1]
 
 
-def is_file_of_model(member: str) -> bool:
-    """Check whether a member is a file or a folder with a model, and not a name in the repository."""
+def named(member: str) -> ImportedMember:
+    """Make a member of what the command line names: a file or a folder with a model, or a model of the repository.
+
+    Raises:
+        ScriptError: there is no such file or folder.
+        ModelError: see `model_in`.
+    """
     path = Path(member)
     is_in_repository = bool(versions(path.parent, path.name))
-    return path.is_file() or (not is_in_repository and ((path / MLMODEL).is_file() or bool(models_in(path))))
+    if path.is_file() or (not is_in_repository and ((path / MLMODEL).is_file() or models_in(path))):
+        return ImportedMember(default_name(model_in(path)), path)
+    if "/" in member:
+        raise ScriptError(f"{member} is neither a file nor a folder with a model")
+    return ImportedMember(member)
 
 
-def name_of(member: str) -> str:
-    """Name the model of a member; see `default_name`."""
-    return default_name(model_in(Path(member))) if is_file_of_model(member) else member
-
-
-def named(member: str) -> ImportedMember:
-    """Make a member of what the command line names: a file or a folder with a model, or a model of the repository."""
-    return ImportedMember(name_of(member), Path(member) if is_file_of_model(member) else None)
-
-
-def check(file: Path, members: list[str]) -> None:
+def check(file: Path, members: Sequence[ImportedMember]) -> None:
     """Raise ScriptError for what would otherwise be found out after models were prepared."""
     if file.exists():
         raise ScriptError(f"{file} is there already; remove it, or name another file")
-    if missing := next((each for each in members if "/" in each and not is_file_of_model(each)), None):
-        raise ScriptError(f"{missing} is neither a file nor a folder with a model")
-    names = [name_of(member) for member in members]
+    names = [member.name for member in members]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ScriptError(f"two members would have the name {twice!r}; prepare one by `ensemble prepare --name`")
 
@@ -217,7 +209,7 @@ def check(file: Path, members: list[str]) -> None:
 @option("--from", "origin", type=FILE, help="Another server's model repository or configuration.")
 @option("--data", type=FILE, help="Labelled images, <class>/*.jpg; decide how files are prepared.")
 @option("--labels", type=FILE, help="Class names in order of index, for files that have none.")
-@option("--normalize", type=click.Choice(tuple(USUAL)), help="Mean and deviation, where nothing says it.")
+@option("--normalize", type=click.Choice(tuple(BY_NAME)), help="Mean and deviation, where nothing says it.")
 @option("--channel-order", type=click.Choice(ORDERS), help="Order of the colours, where nothing says it.")
 @repository_option
 def main(file: Path, members: tuple[str, ...], origin: Path | None, repository: Path, **given: Any) -> None:
@@ -238,9 +230,8 @@ def main(file: Path, members: tuple[str, ...], origin: Path | None, repository: 
     if bool(members) == (origin is not None):
         raise click.UsageError("name the models by --members, or another server's configuration by --from")
     flags = {f"--{name.replace('_', '-')}": (str(value),) for name, value in given.items() if value is not None}
-    names = list(dict.fromkeys(members))
-    found = Found("", [named(each) for each in names]) if origin is None else read(origin)
-    check(file, names or [each.name for each in found.members])
+    found = Found("", [named(each) for each in dict.fromkeys(members)]) if origin is None else read(origin)
+    check(file, found.members)
     if found.rows:
         found.table().show()
     with undone_by_failure(repository, [each.name for each in found.members]):

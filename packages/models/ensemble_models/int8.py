@@ -108,8 +108,7 @@ def expected_drop(reference: Probabilities, other: Probabilities) -> NDArray[np.
     """
     rows = np.arange(len(reference))
     true = reference.astype(np.float64)
-    lost: NDArray[np.float64] = true.max(axis=1) - true[rows, other.argmax(axis=1)]
-    return lost
+    return np.asarray(true.max(axis=1) - true[rows, other.argmax(axis=1)], np.float64)
 
 
 def to_int8(network: ov.Model, pixels: Pixels, recipe: Recipe) -> ov.Model:

@@ -10,6 +10,7 @@ import msgspec
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import METADATA, find, sha256, versions
 from ensemble_models.options import FILE, Command
+from ensemble_models.writing import model_names
 from ensemble_sources.website import MANIFEST, MAX_MANIFEST_BYTES, Entry, Manifest
 
 
@@ -22,8 +23,7 @@ def write(root: Path) -> str:
     Raises:
         ModelError: there is no model, or one has no metadata or does not match it.
     """
-    names = sorted(entry.name for entry in root.iterdir() if versions(root, entry.name)) if root.is_dir() else []
-    if not names:
+    if not (names := model_names(root)):
         raise ModelError(f"{root} holds no models, <name>/<version>/")
     models = {name: {str(version): _files(root, name, version) for version in versions(root, name)} for name in names}
     content = msgspec.json.format(msgspec.json.encode(Manifest(models))) + b"\n"

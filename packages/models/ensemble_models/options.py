@@ -15,6 +15,7 @@ import click
 import msgspec
 import rich.table
 from rich.console import Console
+from rich.text import Text
 
 from scripts.errors import errors_in_one_line
 
@@ -169,7 +170,8 @@ class Table:
         for position, heading in enumerate(self.headings):
             drawn.add_column(heading, justify="left" if position in self.words else "right")
         for line in self.lines:
-            drawn.add_row(*line)
+            # As they are: a name may look like rich's markup.
+            drawn.add_row(*map(Text, line))
         out = console()
         out.print(drawn)
         for note in self.notes:

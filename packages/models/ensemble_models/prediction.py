@@ -27,10 +27,10 @@ from deployments.members.local import LocalMember
 from deployments.members.openvino import OpenVino
 from deployments.members.predictor import infer_now
 from deployments.members.versioned import check
-from deployments.repository.errors import ModelError
+from deployments.repository.errors import ModelError, reason
 from deployments.repository.heads import Head, recognize
 from deployments.repository.network import input_size, load, read
-from deployments.repository.repository import Folder, Model
+from deployments.repository.repository import LABELS, METADATA, Folder, Model
 from ensemble_models.dataset import Dataset, decode_all
 from graph.config import EnsembleConfig
 from graph.signature import EnsembleSignature
@@ -41,6 +41,8 @@ PRECISIONS = ("FP32", "FP16", "INT8")
 UNKNOWN = "unknown"
 # A batch of the server's own size, so that members on other servers take it.
 AT_ONCE = 16
+# The share of the range of scores by which rounding in batches of other sizes may change one.
+SAME_SCORES = 0.02
 
 Predict = Callable[[Pixels | NDArray[np.float32]], Probabilities]
 
@@ -145,6 +147,18 @@ def precision(model: Model) -> str:
     return described if described in PRECISIONS else stored_precision(model)
 
 
+def weight_bytes(model: Model) -> int:
+    """Count the bytes of a model's weights: the IR's .bin, else all files of the version but metadata and labels.
+
+    Other formats keep their weights in the model's file or beside it (PaddlePaddle; ONNX with external data).
+    """
+    weights = model.path.with_suffix(".bin")
+    if weights.is_file():
+        return weights.stat().st_size
+    files = (file for file in model.folder.rglob("*") if file.is_file())
+    return sum(file.stat().st_size for file in files if file.name not in (METADATA, LABELS))
+
+
 def predict(models: Sequence[Model], dataset: Dataset) -> list[Probabilities]:
     """Predict every image by every model of a repository; see `measured_predictions`."""
     return measured_predictions(of_models(models), dataset)[0]
@@ -196,26 +210,45 @@ def network_probabilities(network: ov.Model, pixels: Pixels) -> Probabilities:
     return runner(network, INFERENCE_PRECISION_HINT="f32")(pixels)
 
 
-def head_of(network: ov.Model, size: tuple[int, int], images: Pixels | None = None) -> Head:
-    """Recognize the head of a network, uint8 BGR [N,H,W,3] to scores, by its scores of noise and of images, if any.
+def scores_of(network: ov.Model, size: tuple[int, int], images: Pixels | None = None) -> Probabilities:
+    """Compute what a network, uint8 BGR [N,H,W,3] to float32 [N,classes], answers to noise, and to images, if any.
 
     Raises:
-        ModelError: see `recognize`.
+        ModelError: the scores of an image differ by the images beside it, or from call to call.
     """
     noise = np.random.default_rng(0).integers(0, 256, (6, *size, 3), np.uint8)
     # Dark, bright, of little contrast and of one colour, so that rows differ.
     noise[1], noise[2], noise[3] = noise[1] // 4, 255 - noise[2] // 4, 96 + noise[3] // 4
     noise[4], noise[5] = (220, 40, 10), (10, 60, 230)
-    shown = noise if images is None else np.concatenate([noise, images])
-    return recognize(network, network_probabilities(network, shown))
+    predict = runner(network, INFERENCE_PRECISION_HINT="f32")
+    scores = predict(noise if images is None else np.concatenate([noise, images]))
+    alone = np.concatenate([predict(image[None]) for image in noise])
+    apart = np.abs(np.nan_to_num(scores[: len(alone)]) - np.nan_to_num(alone)).max()
+    if apart > SAME_SCORES * np.ptp(np.nan_to_num(scores)):
+        raise ModelError(
+            "the scores of an image differ by the images beside it in a batch, or from call to call: export the model "
+            "for inference (model.eval()), without dropout, noise or the statistics of a batch"
+        )
+    return scores
+
+
+def head_of(network: ov.Model, size: tuple[int, int]) -> Head:
+    """Recognize the head of a network; raises ModelError, see `recognize` and `scores_of`."""
+    return recognize(network, scores_of(network, size))
 
 
 def runner(network: ov.Model, **options: str) -> Predict:
     """Compile a network, pixels [N,H,W,3] to float32 [N,classes], into a function of any number of images.
 
     The function raises RuntimeError if the network fails.
+
+    Raises:
+        ModelError: OpenVINO can't compile it.
     """
-    request = ov.Core().compile_model(network, "CPU", options).create_infer_request()
+    try:
+        request = ov.Core().compile_model(network, "CPU", options).create_infer_request()
+    except RuntimeError as err:
+        raise ModelError(f"OpenVINO can't run the model: {reason(err)}") from err
     fixed = network.input(0).get_partial_shape()[0]
     rows = AT_ONCE if fixed.is_dynamic else fixed.get_length()
 

@@ -13,12 +13,12 @@ import openvino as ov
 from deployments.members.openvino_autotune import WORTH, cpu_ms
 from deployments.repository.errors import ModelError
 from deployments.repository.network import load
-from deployments.repository.repository import LABELS, METADATA, Model, find, versions
+from deployments.repository.repository import Model, find, versions
 from ensemble_models.baking import without_temperature
 from ensemble_models.dataset import Dataset, decode_all, provenance, sample, truth, without
 from ensemble_models.int8 import expected_drop, search
 from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
-from ensemble_models.prediction import computed_in, precision, predict, preprocessing
+from ensemble_models.prediction import computed_in, precision, predict, preprocessing, weight_bytes
 from ensemble_models.statistics import Interval, hits, paired, top1
 from ensemble_models.writing import MODEL, derived_metadata, describe, write_version
 from scripts.errors import ScriptError
@@ -57,7 +57,10 @@ def quantize(repository: Path, name: str, version: int | None, settings: Quantiz
         ScriptError: the classes of the validation images are not the model's, or there are none to measure on.
         DatasetError: a path holds no labelled images.
     """
-    source = find(repository, name, version or _highest_float(repository, name))
+    if version is None:
+        every = [find(repository, name, each) for each in versions(repository, name)]
+        version = max((each.version for each in every if precision(each) != "INT8"), default=None)
+    source = find(repository, name, version)
     if precision(source) == "INT8":
         raise ModelError(f"version {source.version} of {name!r} is int8 already; name a float one by --version")
     images = Dataset.open(settings.data)
@@ -153,23 +156,6 @@ def compare(source: Model, quantized: Model, validation: Dataset) -> tuple[dict[
             f"{found['top1']:.2f} %; the loss is {lost.mean:.2f} points ({paired(lost)})"
         )
     return {**found, "images": len(validation), "computed_in": computed_in(), **provenance(validation)}, lost
-
-
-def weight_bytes(model: Model) -> int:
-    """Count the bytes of a model's weights: the IR's .bin, else all files of the version but metadata and labels.
-
-    Other formats keep their weights in the model's file or beside it (PaddlePaddle; ONNX with external data).
-    """
-    weights = model.path.with_suffix(".bin")
-    if weights.is_file():
-        return weights.stat().st_size
-    files = (file for file in model.folder.rglob("*") if file.is_file())
-    return sum(file.stat().st_size for file in files if file.name not in (METADATA, LABELS))
-
-
-def _highest_float(repository: Path, name: str) -> int | None:
-    models = [find(repository, name, version) for version in versions(repository, name)]
-    return max((model.version for model in models if precision(model) != "INT8"), default=None)
 
 
 def _split(images: Dataset, settings: Quantization) -> tuple[Dataset, Dataset | None]:

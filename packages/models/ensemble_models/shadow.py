@@ -125,8 +125,7 @@ async def send(server: Transport, dataset: Dataset, connections: int) -> None:
     """Send labelled images, then their labels, and wait until the shadows have answered."""
     labels = list[dict[str, str]]()
     images, refused = dataset.read(), 0
-    bar = tqdm(total=len(dataset), unit="image", mininterval=0.5, delay=1, leave=False, disable=None)
-    with bar:
+    with tqdm(total=len(dataset), unit="image", mininterval=0.5, delay=1, leave=False, disable=None) as bar:
         while some := [(uuid4().hex, *image) for image in islice(images, connections)]:
             sent = [server.send(Request("/classify", image, (("x-request-id", name),))) for name, image, _ in some]
             for (name, _, label), response in zip(some, await asyncio.gather(*sent), strict=True):

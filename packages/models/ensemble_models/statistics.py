@@ -64,8 +64,7 @@ def paired(difference: Interval) -> str:
 
 def hits(probabilities: Probabilities, labels: Truth) -> NDArray[np.float64]:
     """Return, for each row, 1 if its most probable class is the right one, else 0."""
-    right: NDArray[np.float64] = (probabilities.argmax(axis=1) == labels).astype(np.float64)
-    return right
+    return np.asarray(probabilities.argmax(axis=1) == labels, np.float64)
 
 
 def top1(probabilities: Probabilities, labels: Truth) -> float:

@@ -180,8 +180,7 @@ def choose(panel: Panel, rows: Rows = ALL, limits: Limits = ANY, methods: Sequen
 
 def _near(worse: NDArray[np.float64]) -> Right:
     """Check for each row of differences, [subsets,N], that its mean is within a standard error of 0, or below 0."""
-    near: Right = worse.mean(axis=1) <= worse.std(axis=1) / math.sqrt(worse.shape[1]) + 1e-12
-    return near
+    return np.asarray(worse.mean(axis=1) <= worse.std(axis=1) / math.sqrt(worse.shape[1]) + 1e-12, np.bool_)
 
 
 @dataclass(frozen=True)

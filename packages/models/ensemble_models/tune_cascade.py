@@ -19,6 +19,7 @@ from ensemble_models.options import (
     POSITIVE,
     Command,
     Number,
+    Table,
     data_option,
     file_options,
     option,
@@ -46,7 +47,7 @@ def halves(dataset: Dataset) -> NDArray[np.bool_]:
 
 
 def members_of(models: Sequence[Model], gates: Sequence[str], dataset: Dataset, method: Method) -> Members:
-    """Collect the models' predictions for a dataset, and print what an inference of each costs.
+    """Collect the models' predictions for a dataset, and what an inference of each costs.
 
     Raises:
         ScriptError: labels differ, a gate is no member, every member is a gate, or there are too few or too many.
@@ -60,8 +61,6 @@ def members_of(models: Sequence[Model], gates: Sequence[str], dataset: Dataset, 
     check_count(len(models))
     outputs, costs = measured_predictions(of_models(models), dataset)
     measured = {name: cost for name, cost in zip(names, costs, strict=True) if cost is not None}
-    for name, cost in measured.items():
-        print(f"{name}: {cost:.2f} ms of CPU time per image")
     weights = {name: 0.0 if name in gates else 1.0 for name in names}
     return Members(dict(zip(names, outputs, strict=True)), labels, weights, measured, method)
 
@@ -85,18 +84,17 @@ def report(
     walk, full, labels = judged.walk(choice.order, choice.exit_at), judged.full(), judged.labels
     hits, full_hits = Interval.share(walk.answers == labels), Interval.share(full == labels)
     difference = Interval.paired((walk.answers == labels).astype(float) - (full == labels))
-    for name, scores in judged.scores.items():
-        print(f"{name}: top-1 {Interval.share(scores.argmax(axis=1) == labels)}")
-    print(f"all together: top-1 {full_hits}")
-    print(
-        f"the cascade: top-1 {hits}, {difference.mean:+.2f} points "
-        f"({difference.low:+.2f} to {difference.high:+.2f}, paired) at {walk.cost / sum(judged.costs.values()):.2f} "
-        "of the inference"
-    )
+    last = dict(zip(choice.order, walk.stops, strict=True))
+    rows = [
+        (name, str(Interval.share(scores.argmax(axis=1) == labels)), f"{judged.costs[name]:.2f}", f"{last[name]:.1%}")
+        for name, scores in judged.scores.items()
+    ]
+    rows.append(("all together", str(full_hits), f"{sum(judged.costs.values()):.2f}", ""))
+    rows.append(("the cascade", str(hits), f"{walk.cost:.2f}", ""))
+    Table(("member", "top-1 (95 % interval)", "CPU per image, ms", "the last one asked"), rows).show()
+    print(f"the cascade against all together: {difference.mean:+.2f} points ({paired(difference)})")
     print(f"so the cascade loses at most {-difference.low:.2f} points")
     print(f"answered otherwise than by all together: {Interval.share(walk.answers != full)}")
-    shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in zip(choice.order, walk.stops, strict=True))
-    print(f"the last one asked: {shares}")
     print(f"chosen on {choosing.sum():,} images, judged on {(~choosing).sum():,} others; intervals are of 95 %\n")
     for sentence in cheaper_alone(judged, walk.cost, full):
         print(sentence)
@@ -120,7 +118,7 @@ def report(
         "top1": asdict(hits),
         "full_top1": asdict(full_hits),
         "difference": asdict(difference),
-        "stops": dict(zip(choice.order, walk.stops, strict=True)),
+        "stops": last,
         "costs_ms": dict(judged.costs),
         "images": {"chosen_on": int(choosing.sum()), "judged_on": int((~choosing).sum())},
     }

@@ -12,7 +12,7 @@ import openvino as ov
 
 from deployments.contract.preprocessing import Preprocessing
 from deployments.repository.errors import ModelError
-from deployments.repository.repository import MAX_NAME_LENGTH, METADATA, NAME, Model, digests, find, versions
+from deployments.repository.repository import MAX_NAME_LENGTH, METADATA, NAME, Model, digests, versions
 
 MODEL = "model.xml"
 WEIGHTS = "model.bin"
@@ -55,15 +55,9 @@ def check_name(name: str) -> None:
         )
 
 
-def check_replaceable(repository: Path, name: str, version: int) -> None:
-    """Raise ModelError if another version was quantized from this one: that would keep the old weights."""
-    for other in versions(repository, name):
-        source = find(repository, name, other).source
-        if source.get("tool") == "scripts.quantize" and source.get("version") == version:
-            raise ModelError(
-                f"version {other} of {name!r} was quantized from version {version} and would stay as it is; delete "
-                f"{repository / name / str(other)}, and quantize again after replacing"
-            )
+def model_names(root: Path) -> list[str]:
+    """List the models of a repository; none if there is no such folder."""
+    return sorted(each.name for each in root.iterdir() if versions(root, each.name)) if root.is_dir() else []
 
 
 def check_free(repository: Path, name: str, version: int, hint: str = "choose another name or version") -> None:

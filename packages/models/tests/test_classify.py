@@ -1,7 +1,6 @@
 """Many images, in small: a server that refuses, loses and answers as it is told."""
 
 import csv
-import io
 import json
 import sys
 import threading
@@ -10,11 +9,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from ensemble_models import classify, client
 from ensemble_models import classify as answers
-from ensemble_models.classify import show, to_json
+from ensemble_models.classify import table, to_json
 from ensemble_serving import client as connection
 from scripts.errors import ScriptError
 
@@ -174,21 +172,19 @@ ANSWER = {
 ERROR = {"error": {"code": "invalid_image", "message": "not an image"}}
 
 
-def printed(table, width=120):
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(table)
-    return console.export_text()
-
-
-def test_a_row_for_each_class_and_a_line_for_an_error():
-    text = printed(show([(Path("a.jpg"), ANSWER), (Path("[b].txt"), ERROR)], members=True))
+def test_a_row_for_each_class_and_a_line_for_an_error(capsys):
+    table([(Path("a.jpg"), ANSWER), (Path("[b].txt"), ERROR)], members=True).show()
+    text = capsys.readouterr().out
     for part in ("a.jpg", "cat", "0.9000", "dog", "resnet: cat 0.950", "[b].txt", "not an image"):
         assert part in text
 
 
-def test_of_a_long_path_the_end_is_shown():
+def test_of_a_long_path_the_end_is_shown(capsys):
     path = Path("/images") / ("deep" * 30) / "the-cat.jpg"
-    assert "the-cat.jpg" in printed(show([(path, ANSWER)], members=False))
+    table([(path, ANSWER)], members=False).show()
+    text = capsys.readouterr().out
+    assert "the-cat.jpg" in text
+    assert "resnet" not in text
 
 
 def test_json_has_a_line_for_each_image():

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ensemble_models.dataset import Dataset
-from scripts.errors import DatasetError
+from ensemble_models.dataset import LIMITS, Dataset, check_image
+from scripts.errors import DatasetError, ScriptError
 
 
 def write_folder(root: Path) -> Path:
@@ -135,3 +135,34 @@ def test_a_zip_file_of_windows_is_read(tmp_path: Path) -> None:
         archive.writestr("images\\cat\\1.jpg", b"cat")
         archive.writestr("images\\dog\\1.jpg", b"dog")
     assert list(Dataset.open(tmp_path / "images.zip").read()) == [(b"cat", "cat"), (b"dog", "dog")]
+
+
+def test_folders_behind_links_are_listed_once(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "folder")
+    (folder / "dog").rename(tmp_path / "elsewhere")
+    (folder / "dog").symlink_to(tmp_path / "elsewhere")
+    (folder / "cat" / "again").symlink_to(folder)
+    assert Dataset.open(folder).names == ("cat/0.png", "cat/1.JPG", "dog/2.jpg")
+
+
+def test_accents_of_a_folder_s_name_have_one_form(tmp_path: Path) -> None:
+    for number, name in enumerate(("ka\u0308fer", "k\u00e4fer")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{number}.png").touch()
+    assert Dataset.open(tmp_path).classes == ("k\u00e4fer",)
+
+
+@pytest.mark.parametrize("name", ["folder", "images.zip"])
+def test_an_image_larger_than_the_limit_is_not_read_whole(tmp_path: Path, name: str) -> None:
+    most = LIMITS.max_image_bytes
+    if name == "folder":
+        (tmp_path / name / "cat").mkdir(parents=True)
+        with (tmp_path / name / "cat" / "bomb.png").open("wb") as file:
+            file.truncate(100 * most)
+    else:
+        with zipfile.ZipFile(tmp_path / name, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("cat/bomb.png", bytes(3 * most))
+    [(encoded, _)] = Dataset.open(tmp_path / name).read()
+    assert len(encoded) == most + 1
+    with pytest.raises(ScriptError, match=r"bomb\.png: the image has .* bytes; at most"):
+        check_image("bomb.png", encoded)

@@ -386,6 +386,9 @@ def test_the_page_has_every_folder() -> None:
         ("a.json", b'{"cat": 0, "big dog": 1, "eel": 2}'),
         ("a.json", b'{"0": ["n1", "cat"], "1": ["n2", "big dog"], "2": ["n3", "eel"]}'),
         ("a.json", b'{"version": 1, "labels": [{"id": 0, "name": "cat"}, {"name": "big dog"}, {"name": "eel"}]}'),
+        ("classes.yaml", b"path: ../images\nnames:\n  0: cat\n  1: big dog\n  2: eel\n"),
+        ("a.yml", b"- cat\n- big dog\n- eel\n"),
+        ("a.yaml", b"cat: 0\nbig dog: 1\neel: 2\n"),
         ("a.csv", b"index,name\n1,big dog\n0,cat\n2,eel\n"),
         ("a.csv", b"cat\nbig dog\neel\n"),
         ("a.csv", b"name;id\ncat;0\nbig dog;1\neel;2\n"),
@@ -416,8 +419,15 @@ def test_names_with_numbers_and_commas_stay(name: str, content: bytes, names: tu
     "content", [b"{", b'{"0": "a", "2": "b"}', b"[1.5, {}]", b"[" * 100_000, b"\xff\xfe\x00", b"caf\xe9"]
 )
 def test_labels_in_no_form_are_refused(content: bytes) -> None:
-    with pytest.raises(ModelError):
-        names_in(content, Path("a.json"))
+    for name in ("a.json", "a.yaml"):
+        with pytest.raises(ModelError):
+            names_in(content, Path(name))
+
+
+@pytest.mark.parametrize("content", [b"cat\nbig dog\n", b"- cat\n- no\n", b"a: [", b"nc: 3\n", b""])
+def test_yaml_without_names_is_refused_in_a_sentence(content: bytes) -> None:
+    with pytest.raises(ModelError, match=r"a\.yaml has no class names in a usual form|a\.yaml has no labels"):
+        names_in(content, Path("a.yaml"))
 
 
 def test_a_background_class_is_recognized() -> None:

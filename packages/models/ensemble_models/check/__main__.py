@@ -29,12 +29,22 @@ from ensemble_models.options import (
 from ensemble_models.prediction import of_configuration, of_models
 from ensemble_models.reference import Reference, compare
 from ensemble_models.subsets import Limits
+from ensemble_models.writing import model_names
 from scripts import configuration
 from scripts.errors import ScriptError
 from scripts.shipped import shipped
 
 # Requests in flight.
 AT_ONCE = 16
+
+
+def application(args: SimpleNamespace) -> dict[str, Any]:
+    """Return the application of the configuration; raise ScriptError if there are several, or none."""
+    file = args.config or shipped("serve_config.yaml")
+    found = list(configuration.ours(configuration.read(file)))
+    if len(found) != 1:
+        raise ScriptError(f"{file} has {len(found)} applications of {configuration.IMPORT_PATH}; one is measured")
+    return found[0]
 
 
 def measured(args: SimpleNamespace) -> measure.Results:
@@ -45,17 +55,13 @@ def measured(args: SimpleNamespace) -> measure.Results:
     repository = args.repository or default_repository()
     if args.members or (args.repository and not args.url):
         return measure.repository(repository, args.members, dataset, args.method or "mean")
-    file = args.config or shipped("serve_config.yaml")
-    found = list(configuration.ours(configuration.read(file)))
-    if len(found) != 1:
-        raise ScriptError(f"{file} has {len(found)} applications of {configuration.IMPORT_PATH}; one is measured")
     if args.url:
         # Its models may be there alone.
-        config = configuration.check_arguments(found[0])
+        config = configuration.check_arguments(application(args))
         if args.repository:
             config = config.model_copy(update={"model_repository": args.repository})
         return measure.Results(*served.running(args.url, config, dataset, args.connections or AT_ONCE))
-    config, agreed = configuration.check(found[0])
+    config, agreed = configuration.check(application(args))
     results = measure.served(config, agreed, dataset, args.method)
     return results._replace(sentences=[*configuration.doubts(config, agreed), *results.sentences])
 
@@ -68,10 +74,9 @@ def compare_with(args: SimpleNamespace) -> None:
     """
     if args.members or args.repository:
         repository = args.repository or default_repository()
-        candidates = of_models([find(repository, name) for name in args.members or measure.model_names(repository)])
+        candidates = of_models([find(repository, name) for name in args.members or model_names(repository)])
     else:
-        [application] = configuration.ours(configuration.read(args.config or shipped("serve_config.yaml")))
-        candidates = [each for each in of_configuration(*configuration.check(application)) if each.is_served]
+        candidates = [each for each in of_configuration(*configuration.check(application(args))) if each.is_served]
     for candidate in candidates:
         model, wanted = candidate.model, candidate.wanted
         if (
@@ -88,24 +93,19 @@ def compare_with(args: SimpleNamespace) -> None:
 
 def refuse_contradictions(args: SimpleNamespace) -> None:
     """Raise UsageError for options that are not for each other."""
-    if args.reference and args.url:
-        raise click.UsageError("--reference is for models, not for --url")
-    if args.url and (args.members or args.method):
-        raise click.UsageError("--members and --method are the server's with --url")
-    if args.url and (args.write or args.max_cost or args.min_top1 or args.plot):
-        raise click.UsageError(
-            "--write, --max-cost, --min-top1 and --plot are for members that are measured here, not for --url"
-        )
-    if args.write and args.members:
-        raise click.UsageError(
-            "--write writes a configuration of CONFIG's members; `ensemble init` writes one of --members"
-        )
-    if args.connections and not args.url:
-        raise click.UsageError("--connections is for --url")
-    if args.config and (args.members or (args.repository and not args.url)):
-        raise click.UsageError(
-            f"{args.config} names its members and their repository; leave it out, or --members and --repository"
-        )
+    of_choice = args.write or args.max_cost or args.min_top1 or args.plot
+    of_models_alone = args.members or (args.repository and not args.url)
+    wrong = {
+        "--reference is for models, not for --url": args.reference and args.url,
+        "--members and --method are the server's with --url": args.url and (args.members or args.method),
+        "--write, --max-cost, --min-top1 and --plot are for members that run here": args.url and of_choice,
+        "--write writes CONFIG's members; `ensemble init` writes --members": args.write and args.members,
+        "--connections is for --url": args.connections and not args.url,
+        "CONFIG names members and repository; leave it out, or the two options": args.config and of_models_alone,
+    }
+    for message, is_given in wrong.items():
+        if is_given:
+            raise click.UsageError(message)
 
 
 @click.command("check", cls=Command)

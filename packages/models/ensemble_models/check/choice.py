@@ -1,6 +1,6 @@
 """Reports which members pay: a table of subsets, sentences, a picture, and the configuration of the choice."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -49,23 +49,17 @@ class Choice:
     limits: Limits = ANY
 
     @cached_property
-    def methods(self) -> Sequence[str]:
-        """The methods to choose among; none, and so single members, where other images are not expected to gain."""
-        return METHODS if self._of_all.gain.mean > 0 or self.limits.min_top1 else ()
+    def advised(self) -> tuple[Subset, Expected]:
+        """The choice by all images, and its worth on others; a single member where these are not expected to gain."""
+        worth = expected(self.panel, self.limits)
+        methods = METHODS if worth.gain.mean > 0 or self.limits.min_top1 else ()
+        chosen = choose(self.panel, limits=self.limits, methods=methods)
+        return chosen, worth if methods else expected(self.panel, self.limits, methods)
 
-    @cached_property
-    def _of_all(self) -> Expected:
-        return expected(self.panel, self.limits)
-
-    @cached_property
+    @property
     def chosen(self) -> Subset:
         """The choice by all images."""
-        return choose(self.panel, limits=self.limits, methods=self.methods)
-
-    @cached_property
-    def expected(self) -> Expected:
-        """The expected top-1 and gain of the choice on other images."""
-        return self._of_all if self.methods else expected(self.panel, self.limits, self.methods)
+        return self.advised[0]
 
     @property
     def served(self) -> Subset:
@@ -141,7 +135,7 @@ class Choice:
 
     def advice(self) -> str:
         """Advise a subset in a sentence or two, with its expected top-1 and gain on images that chose nothing."""
-        worth, images = self.expected, len(self.panel.members.labels)
+        worth, images = self.advised[1], len(self.panel.members.labels)
         other = f"{images:,} other images"
         if len(self.chosen.names) == 1:
             return (

@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,19 +16,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from deployments.combiner import Method
-from deployments.contract.errors import EnsembleError
 from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Preprocessing
 from deployments.contract.proportion import wilson
 from deployments.repository.repository import find, versions
-from deployments.transformer.decoding import read_header
 from ensemble_models.check.choice import Choice
 from ensemble_models.check.report import ENSEMBLE, Score, gain, joined
-from ensemble_models.dataset import LIMITS, Dataset, indices, truth_of, used_for
+from ensemble_models.dataset import Dataset, check_image, indices, truth_of, used_for
 from ensemble_models.ensembles import Members
-from ensemble_models.prediction import Candidate, measured_predictions, of_configuration, of_models
+from ensemble_models.prediction import Candidate, measured_predictions, of_configuration, of_models, weight_bytes
 from ensemble_models.statistics import Interval, Truth, hits
 from ensemble_models.subsets import Panel
+from ensemble_models.writing import model_names
 from graph.config import EnsembleConfig
 from graph.signature import EnsembleSignature
 from scripts.errors import ScriptError
@@ -54,16 +54,14 @@ def sizes(config: EnsembleConfig, agreed: EnsembleSignature, dataset: Dataset) -
         differs = own.crop_ratio not in {None, wanted.crop_ratio}
         other = f"; its model was prepared for {own.crop_ratio:g}" if differs else ""
         yield f"{member.name} gets {height} x {width} pixels ({cut}{other})."
-    heights, widths = [], []
-    for encoded, _ in islice(dataset.read(), MEASURED):
-        try:
-            header = read_header(encoded, LIMITS)
-        except EnsembleError:
-            continue
-        heights.append(header.height)
-        widths.append(header.width)
-    if heights:
-        yield f"The images have {statistics.median(heights):g} x {statistics.median(widths):g} pixels (medians)."
+    sides = []
+    for name, (encoded, _) in islice(zip(dataset.names, dataset.read(), strict=True), MEASURED):
+        with suppress(ScriptError):
+            header = check_image(name, encoded)
+            sides.append((header.height, header.width))
+    if sides:
+        height, width = map(statistics.median, zip(*sides, strict=True))
+        yield f"The images have {height:g} x {width:g} pixels (medians)."
 
 
 def confusions(answers: Truth, labels: Truth, names: Sequence[str]) -> Iterator[str]:
@@ -139,16 +137,9 @@ def repository(root: Path, names: Sequence[str], dataset: Dataset, method: Metho
         find(root, name, version) for name in names for version in versions(root, name) or [find(root, name).version]
     ]
     if not models:
-        raise ScriptError(f"{root} holds no models; make one with ensemble prepare")
+        raise ScriptError(f"{root.absolute()} holds no models; make one with ensemble prepare, or name --repository")
     truth_of(models, dataset)
     return measured(of_models(models), dataset, models[0].labels or (), dict.fromkeys(names, 1.0), method)
-
-
-def model_names(root: Path) -> list[str]:
-    """List the models of a repository; raises ScriptError if there is no such folder."""
-    if not root.is_dir():
-        raise ScriptError(f"there is no folder {root.absolute()}; name the models' by --repository")
-    return sorted(entry.name for entry in root.iterdir() if versions(root, entry.name))
 
 
 def served(
@@ -234,15 +225,11 @@ def _choice(
     """Offer the choice among the members that are served, or else among each model's highest version."""
     found = selections(candidates, names)
     rows = found[0 if any(each.is_served for each in candidates) else -1] if found else {}
-    known = {name: costs[row] for name, row in rows.items()}
-    if len(rows) < 2 or None in known.values():
+    costs_ms = {name: cost for name, row in rows.items() if (cost := costs[row]) is not None}
+    if len(rows) < 2 or costs_ms.keys() != rows.keys():
         return None
-    models = {name: candidates[row].model for name, row in rows.items()}
-    megabytes = {
-        name: model.path.with_suffix(".bin").stat().st_size / 1e6 for name, model in models.items() if model is not None
-    }
+    megabytes = {name: weight_bytes(model) / 1e6 for name, row in rows.items() if (model := candidates[row].model)}
     scores = {name: outputs[row] for name, row in rows.items()}
-    costs_ms = {name: cost for name, cost in known.items() if cost is not None}
     return Choice(Panel(Members(scores, labels, dict.fromkeys(rows, 1.0), costs_ms)), megabytes)
 
 

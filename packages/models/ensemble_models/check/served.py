@@ -52,11 +52,7 @@ class Answers:
         """
         if "error" in answer:
             raise ScriptError(f"the server refused an image: {answer['error'].get('message')}")
-        members, versions = answer.get("members"), answer.get("model_versions")
-        if not isinstance(members, dict) or not isinstance(versions, dict):
-            raise ScriptError(
-                f"an answer has no members or model_versions: {str(answer)[:200]}; is it ensemble-serving?"
-            )
+        members, versions = answer["members"], answer["model_versions"]
         if missing := answer.get("missing"):
             raise ScriptError(f"an image was answered without a member ({missing}), which would count as the ensemble")
         if answer.get("load_shed"):
@@ -74,10 +70,6 @@ class Answers:
             self.votes.setdefault(name, []).append((vote["probability"], answered == wanted))
             if (other := self.labels.setdefault(answered, vote["label"])) != vote["label"]:
                 raise ScriptError(same_folder(other, vote["label"]))
-
-    def asked(self, name: str | None) -> int:
-        """Count the images that a member answered, or the ensemble."""
-        return len(self.votes[name])
 
     def of(self, name: str | None) -> tuple[Probabilities, NDArray[np.bool_]]:
         """Return the probabilities of a member's answers, float32 [N], and whether they were right, bool [N]."""
@@ -121,14 +113,14 @@ def running(url: str, config: EnsembleConfig, dataset: Dataset, connections: int
     members = [
         Score.of(name, _precision(config, name, version), *answers.of(name), version)
         for name, version in answers.versions.items()
-        if answers.asked(name) == answers.images
+        if len(answers.votes[name]) == answers.images
     ]
     ensemble = Score.of(ENSEMBLE, joined(members), *answers.of(None))
     sentences = [gain(ensemble, members)] if len(members) == len(answers.versions) else []
     sentences += [
-        f"The cascade asked {name} about {100 * answers.asked(name) / answers.images:.1f} % of the images."
+        f"The cascade asked {name} about {100 * len(answers.votes[name]) / answers.images:.1f} % of the images."
         for name in answers.versions
-        if answers.asked(name) < answers.images
+        if len(answers.votes[name]) < answers.images
     ]
     return [*members, ensemble], [*sentences, *contributions(url)]
 

@@ -1,21 +1,31 @@
 """Finds the model of a folder, and what exporters wrote about it in the model and beside it."""
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import openvino as ov
-import yaml
 
 from deployments.repository.errors import ModelError
 from ensemble_models.exporters import forms, network, tflite
 from ensemble_models.exporters.facts import Description, Fact
-from ensemble_models.exporters.names import read_bytes, read_names, text_of
+from ensemble_models.exporters.names import documents, read_names, read_text
 
 MODELS = (".onnx", ".tflite", ".pdmodel", ".xml")
 SAVED_MODEL = "saved_model.pb"
+# What to do about files that OpenVINO can't read, by their suffix.
+ADVICE = {
+    ".json": "if it is PaddlePaddle's, save it with FLAGS_enable_pir_api=0 in the environment, which makes a .pdmodel",
+    ".mar": "TorchServe's archive holds code; export its model as ONNX, then name that file",
+    **dict.fromkeys((".keras", ".h5"), "save it by Keras' model.export(FOLDER), which makes a SavedModel"),
+    **dict.fromkeys((".pkl", ".pickle", ".joblib"), "a pickle holds code; export the model as ONNX"),
+    **dict.fromkeys(
+        (".pt", ".pt2", ".pth", ".ckpt", ".bin", ".safetensors"),
+        "PyTorch's own files run or evaluate what is in them, or lack the network; export it as ONNX: "
+        "torch.onnx.export(model.eval(), torch.zeros(1, 3, HEIGHT, WIDTH), 'model.onnx')",
+    ),
+}
 # Exporters put a model into such folders, and its description beside them.
 INNER = frozenset({"onnx", "openvino", "data", "model", "tf_model"})
 MLMODEL = "MLmodel"
@@ -25,7 +35,7 @@ TRANSFORMS = "transforms.txt"
 GENERAL = frozenset({"model", "openvino_model", "best", "last", "saved_model", "classifier", "model_quantized"})
 LABELS = re.compile(
     r"(class(es)?|labels?|names|categories|synsets?)([_-]?(names?|labels?|index|indices|list|map|to_idx))?"
-    r"\.(txt|json|csv|tsv|names)|(imagenet_class_index|id2label|label2id|label_?map)\.json"
+    r"\.(txt|json|ya?ml|csv|tsv|names)|(imagenet_class_index|id2label|label2id|label_?map)\.json"
 )
 
 
@@ -33,9 +43,12 @@ def model_in(path: Path) -> Path:
     """Return the model that a path means: itself, or the one model in a folder, perhaps one folder deeper.
 
     Raises:
-        ModelError: there is none, or several.
+        ModelError: there is none, or several, or a file that is not read.
     """
-    if not path.is_dir() or (path / SAVED_MODEL).is_file():
+    if not path.is_dir():
+        check_read(path)
+        return path
+    if (path / SAVED_MODEL).is_file():
         return path
     if (file := path / MLMODEL).is_file():
         return _of_mlflow(file)
@@ -44,8 +57,17 @@ def model_in(path: Path) -> Path:
         some = ", ".join(str(file.relative_to(path)) for file in found[:4])
         raise ModelError(f"{path} has {len(found)} models ({some}); name one of the files")
     if not found:
+        for file in sorted(path.glob("*")):
+            if file.suffix != ".json":
+                check_read(file)
         raise ModelError(f"{path} has no model ({', '.join(MODELS)}, or {SAVED_MODEL})")
     return found[0]
+
+
+def check_read(file: Path) -> None:
+    """Raise ModelError for a file that OpenVINO can't read, with what to do instead."""
+    if file.suffix in ADVICE and not file.is_dir():
+        raise ModelError(f"{file} is not read: {ADVICE[file.suffix]}")
 
 
 def models_in(path: Path) -> list[Path]:
@@ -88,7 +110,7 @@ def facts(path: Path, read: ov.Model) -> Iterator[Fact]:
     yield from forms.read(network.properties(read, path.name))
     for file in (folder / TRANSFORMS for folder in folders):
         if file.is_file():
-            yield from forms.transforms(text_of(read_bytes(file), file), file.name)
+            yield from forms.transforms(read_text(file), file.name)
     for folder in folders:
         yield from _labels(folder, path)
     inside = list(network.first_operations(read))
@@ -107,12 +129,7 @@ def _labels(folder: Path, path: Path) -> Iterator[Fact]:
 
 def _fields(file: Path) -> dict[str, Any]:
     """Read a JSON or YAML file as a mapping."""
-    text = text_of(read_bytes(file), file)
-    try:
-        fields = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError, RecursionError) as err:
-        raise ModelError(f"{file} is damaged: {err}") from err
-    return fields if isinstance(fields, dict) else {}
+    return next((each for each in documents(file) if isinstance(each, dict)), {})
 
 
 def _of_mlflow(file: Path) -> Path:

@@ -4,22 +4,22 @@ import ast
 import csv
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from deployments.repository.errors import ModelError
-from deployments.repository.labels import class_names
+import yaml
+
+from deployments.repository.errors import ModelError, reason
+from deployments.repository.labels import class_names, without_indices
 
 # A longer file is none of names, nor any other one beside a model that is read.
-MOST_BYTES = 16 << 20
+MOST_BYTES, MOST_VALUES = 16 << 20, 1_000_000
 MARKS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig"))
 BACKGROUND = re.compile(r"_*(background|dummy|other)( class)?_*", re.IGNORECASE)
 # The keys of a mapping that holds the names, besides other fields.
 HOLDERS = ("names", "labels", "classes", "class_names", "categories", "id2label", "label_names", "class_to_idx")
-# A line with an index, or with ImageNet's id of a class, before the name, or with an index behind it.
-NUMBERED = re.compile(r"\s*(?P<index>\d+)\s*[:,;\t ]\s*(?P<name>\S.*)")
-SYNSET = re.compile(r"n\d{8}[,\s]\s*(?P<name>\S.*)")
+# A line with an index behind the name.
 COUNTED = re.compile(r"(?P<name>\S.*?)\s*[:,;\t ]\s*(?P<index>\d+)\s*")
 NAME_COLUMNS = re.compile(r"(class|label|category)?[_ ]?(name|label|class|category|description)s?", re.IGNORECASE)
 
@@ -34,12 +34,19 @@ def read_names(file: Path) -> tuple[str, ...]:
     return names_in(read_bytes(file), file)
 
 
+def read_text(file: Path) -> str:
+    """Read a text; raises ModelError if it is too large, or no Unicode."""
+    return text_of(read_bytes(file), file)
+
+
 def names_in(content: bytes, file: Path) -> tuple[str, ...]:
-    """Read class names in the content of a file: lines, a table, JSON, or what Python prints; see `read_names`."""
+    """Read class names in the content of a file: lines, a table, JSON, YAML, or what Python prints."""
+    text = text_of(content, file)
     try:
-        return class_names(_parsed(text_of(content, file), file.suffix.lower()), file)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, csv.Error) as err:
-        raise ModelError(f"{file} has no class names in a usual form, as a name on each line: {err}") from err
+        names = list(_parsed(text, file.suffix.lower()))
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, csv.Error, yaml.YAMLError) as err:
+        raise ModelError(f"{file} has no class names in a usual form, as a name on each line: {reason(err)}") from err
+    return class_names(names, file)
 
 
 def read_bytes(file: Path) -> bytes:
@@ -58,6 +65,27 @@ def text_of(content: bytes, file: Path) -> str:
         return content.decode(encoding)
     except UnicodeDecodeError as err:
         raise ModelError(f"{file} is not UTF-8; save it so: {err}") from err
+
+
+def documents(file: Path) -> list[Any]:
+    """Read the documents of a YAML file, or the one of a JSON file; raises ModelError if it is damaged."""
+    text = read_text(file)
+    try:
+        return [json.loads(text)] if file.suffix == ".json" else list(bounded(yaml.safe_load_all(text)))
+    except (ValueError, yaml.YAMLError, RecursionError) as err:
+        raise ModelError(f"{file} is damaged: {reason(err)}") from err
+
+
+def bounded(documents: Iterable[Any]) -> Iterator[Any]:
+    """Yield documents of YAML; raise ValueError for one whose aliases make more of it than a text of its size is."""
+    for document in documents:
+        left, count = [document], 0
+        while left:
+            each, count = left.pop(), count + 1
+            if count > MOST_VALUES:
+                raise ValueError(f"it has more than {MOST_VALUES} values, by aliases")
+            left += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+        yield document
 
 
 def names_of(written: Any) -> tuple[str, ...]:
@@ -94,18 +122,16 @@ def _parsed(text: str, suffix: str) -> Iterable[str]:
     stripped = text.strip()
     if suffix == ".json":
         return names_of(json.loads(stripped))
+    if suffix in {".yaml", ".yml"}:
+        return names_of(next(bounded([yaml.safe_load(text)])))
     if stripped.startswith(("{", "[")):
         return names_of(stripped)
     if suffix in {".csv", ".tsv"}:
         return _table(text)
     lines = text.rstrip().replace("\r\n", "\n").split("\n") if stripped else []
-    for form in (NUMBERED, COUNTED):
-        found = [form.fullmatch(line) for line in lines]
-        names = _in_order([(int(each["index"]), each["name"]) for each in found if each is not None])
-        if lines and len(names) == len(lines) and _differ(names):
-            return names
-    synsets = [SYNSET.fullmatch(line.strip()) for line in lines]
-    return lines if None in synsets else [each["name"] for each in synsets if each is not None]
+    counted = [found for line in lines if (found := COUNTED.fullmatch(line))]
+    names = _in_order([(int(each["index"]), each["name"]) for each in counted])
+    return names if lines and len(names) == len(lines) and _differ(names) else without_indices(lines)
 
 
 def _table(text: str) -> list[str]:

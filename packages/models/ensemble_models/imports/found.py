@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from ensemble_models.exporters.names import read_bytes, text_of
 from ensemble_models.options import Table
 from scripts.errors import ScriptError
 
@@ -71,10 +70,6 @@ class Found:
         if row not in self.rows:
             self.rows.append(row)
 
-    def set(self, section: str, name: str, value: Any) -> None:
-        """Set a field of a section."""
-        self.sections.setdefault(section, {})[name] = value
-
     def table(self) -> Table:
         """Show the outcome for each field."""
         lines = [tuple(row) for row in self.rows]
@@ -118,19 +113,8 @@ class Part:
         """Return a field that is a list of mappings; an empty one if it is absent."""
         return [Part(self.found, self.name, each) for each in self.get(name, list) or []]
 
-    def taken(self, name: str, note: str) -> None:
-        """Tell that a field became one of this server."""
-        self._tell(name, TAKEN, note)
-
-    def changed(self, name: str, note: str) -> None:
-        """Tell that a field without an equal here became something else."""
-        self._tell(name, CHANGED, note)
-
-    def left_out(self, name: str, note: str) -> None:
-        """Tell why a field was left out."""
-        self._tell(name, LEFT_OUT, note)
-
-    def _tell(self, name: str, outcome: str, note: str) -> None:
+    def tell(self, outcome: str, name: str, note: str) -> None:
+        """Tell what became of a field, if it is there: `TAKEN`, `CHANGED` or `LEFT_OUT`."""
         self._known.add(name)
         if name in self._fields:
             self.found.note(self.name, name, outcome, note)
@@ -140,8 +124,3 @@ class Part:
         for name in self._fields:
             if name not in self._known and name not in without_effect:
                 self.found.note(self.name, str(name), LEFT_OUT, NO_EQUAL)
-
-
-def text_in(file: Path) -> str:
-    """Read a configuration; raises ModelError if it is too large, or no text."""
-    return text_of(read_bytes(file), file)

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ensemble_models.imports.found import CHANGED, Found, ImportedMember, Part
-from ensemble_models.imports.manifests import CODE, REPLICAS, RESOURCES, member_of, named, share_out
+from ensemble_models.imports.found import CHANGED, LEFT_OUT, TAKEN, Found, ImportedMember, Part
+from ensemble_models.imports.places import CODE, REPLICAS, RESOURCES, member_of, named, share_out
 from scripts.errors import ScriptError
 
 SERVICE, GRAPH = "InferenceService", "InferenceGraph"
@@ -28,7 +28,10 @@ def read(root: Path, manifests: list[dict[str, Any]]) -> Found:
     if len(graphs) > 1:
         raise ScriptError(f"there are {len(graphs)} graphs; leave one {GRAPH} in a copy of the file")
     members = {name: _read_service(root, name, part) for name, part in services.items()}
-    found.members = _read_graph(graphs[0], members) if graphs else list(members.values())
+    found.members = list(members.values())
+    for graph in graphs:
+        nodes, graph.name = graph.part("spec").part("nodes"), named(graph)
+        found.members = _read_node(graph, nodes, "root", members, set())
     return found
 
 
@@ -36,8 +39,8 @@ def _read_service(root: Path, name: str, part: Part) -> ImportedMember:
     spec = part.part("spec")
     predictor = spec.part("predictor")
     spec.name = predictor.name = name
-    spec.left_out("transformer", CODE)
-    spec.left_out("explainer", "explanations are not served")
+    spec.tell(LEFT_OUT, "transformer", CODE)
+    spec.tell(LEFT_OUT, "explainer", "explanations are not served")
     framework = next((each for each in FRAMEWORKS if predictor.get(each, dict) is not None), None)
     if framework is None:
         raise ScriptError(f"{name}: its predictor runs an image of its own; call it as a member of kind open_inference")
@@ -48,31 +51,21 @@ def _read_service(root: Path, name: str, part: Part) -> ImportedMember:
     protocol = model.get("protocolVersion", str) or ("v1" if kind in {"tensorflow", "sklearn", "xgboost"} else "v2")
     member = member_of(root, name, address)
     if member is None:
-        member = ImportedMember(name, settings=_remote(part, name, protocol))
-        model.changed("storageUri", f"stays on KServe: nothing of {address!r} is beside the manifest")
+        space = part.part("metadata").get("namespace", str) or "default"
+        url = part.part("status").get("url", str) or f"http://{name}-predictor.{space}"
+        remote = "tensorflow_serving" if protocol == "v1" else "open_inference"
+        member = ImportedMember(name, settings={"kind": remote, "url": url, "model": name})
+        model.tell(CHANGED, "storageUri", f"stays on KServe: nothing of {address!r} is beside the manifest")
     else:
-        model.taken("storageUri", str(member.source))
+        model.tell(TAKEN, "storageUri", str(member.source))
     for field in ("minReplicas", "maxReplicas", "scaleTarget", "scaleMetric", "containerConcurrency"):
-        predictor.changed(field, REPLICAS)
-    predictor.left_out("canaryTrafficPercent", "the revision before is not in the manifest; set `canary`")
-    model.changed("resources", RESOURCES)
+        predictor.tell(CHANGED, field, REPLICAS)
+    predictor.tell(LEFT_OUT, "canaryTrafficPercent", "the revision before is not in the manifest; set `canary`")
+    model.tell(CHANGED, "resources", RESOURCES)
     model.close("modelFormat", "protocolVersion", "runtime", "name")
     predictor.close(framework)
     spec.close("predictor")
     return member
-
-
-def _remote(part: Part, name: str, protocol: str) -> dict[str, Any]:
-    """Return the settings of a member that stays on KServe."""
-    space = part.part("metadata").get("namespace", str) or "default"
-    url = part.part("status").get("url", str) or f"http://{name}-predictor.{space}"
-    return {"kind": "tensorflow_serving" if protocol == "v1" else "open_inference", "url": url, "model": name}
-
-
-def _read_graph(graph: Part, members: dict[str, ImportedMember]) -> list[ImportedMember]:
-    nodes = graph.part("spec").part("nodes")
-    graph.name = named(graph)
-    return _read_node(graph, nodes, "root", members, set())
 
 
 def _read_node(
@@ -129,7 +122,6 @@ def _read_sequence(graph: Part, name: str, steps: list[Part], found: list[Import
         )
     order = [each.name for each in found]
     thresholds = [float(each[1]) for each in exits if each is not None]
-    graph.found.set("ensemble", "cascade", {"order": order, "exit_at": thresholds})
-    graph.found.note(
-        graph.name, f"{name} Sequence", CHANGED, "a cascade by the combined probability: choose anew by tune-cascade"
-    )
+    graph.found.sections["ensemble"] = {"cascade": {"order": order, "exit_at": thresholds}}
+    note = "a cascade by the combined probability: choose anew by tune-cascade"
+    graph.found.note(graph.name, f"{name} Sequence", CHANGED, note)

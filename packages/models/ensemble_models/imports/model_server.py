@@ -1,12 +1,12 @@
 """Reads the `config.json` of OpenVINO Model Server: models, and pipelines of them."""
 
-import json
 import reprlib
 from pathlib import Path
-from typing import Any
 
-from ensemble_models.imports.found import LEFT_OUT, Found, ImportedMember, Part, text_in
-from ensemble_models.imports.places import choose_version, is_classifier, keep_version, local, model_of
+from ensemble_models.exporters.facts import WHITE, numbers
+from ensemble_models.exporters.names import documents, read_text
+from ensemble_models.imports.found import CHANGED, LEFT_OUT, TAKEN, Found, ImportedMember, Part
+from ensemble_models.imports.places import choose_version, is_classifier, local, model_of
 from scripts.errors import ScriptError
 
 CONFIG, MODELS = "config.json", "model_config_list"
@@ -16,13 +16,12 @@ PROPERTIES = {
     "INFERENCE_NUM_THREADS": ("threads", int),
     "INFERENCE_PRECISION_HINT": ("inference_precision", str),
 }
-WHITE = 255
 
 
 def is_config(path: Path) -> bool:
     """Check whether a file is such a configuration, or a folder has one."""
     file = path / CONFIG if path.is_dir() else path
-    return file.suffix == ".json" and file.is_file() and f'"{MODELS}"' in text_in(file)
+    return file.suffix == ".json" and file.is_file() and f'"{MODELS}"' in read_text(file)
 
 
 def read(path: Path) -> Found:
@@ -32,12 +31,8 @@ def read(path: Path) -> Found:
         ScriptError: it is damaged, or a model isn't there.
     """
     file = path / CONFIG if path.is_dir() else path
-    try:
-        content = json.loads(text_in(file))
-    except (ValueError, RecursionError) as err:
-        raise ScriptError(f"{file} is no JSON: {err}") from None
     found = Found("OpenVINO Model Server's configuration")
-    whole = Part(found, file.name, content)
+    whole = Part(found, file.name, documents(file)[0])
     models = {config.get("name", str) or "": config for each in whole.parts(MODELS) for config in [each.part("config")]}
     names = _of_pipeline(whole) or list(models)
     for name in names:
@@ -46,7 +41,7 @@ def read(path: Path) -> Found:
         _read_model(file.parent, name, models[name])
     for name in models.keys() - set(names):
         found.note(name, "model", LEFT_OUT, "no node of the pipeline")
-    whole.left_out("custom_node_library_config_list", "libraries of code are not run; the transformer decodes")
+    whole.tell(LEFT_OUT, "custom_node_library_config_list", "libraries of code are not run; the transformer decodes")
     whole.close()
     return found
 
@@ -59,7 +54,7 @@ def _of_pipeline(whole: Part) -> list[str]:
     if len(pipelines) > 1:
         names = ", ".join(str(each.get("name", str)) for each in pipelines)
         raise ScriptError(f"{whole.name} has the pipelines {names}; leave one of them in a copy of the file")
-    whole.changed("pipeline_config_list", "its models are members, side by side; clients call it `ensemble`")
+    whole.tell(CHANGED, "pipeline_config_list", "its models are members, side by side; clients call it `ensemble`")
     found: list[str] = []
     for node in pipelines[0].parts("nodes"):
         if node.get("type", str) == "custom":
@@ -81,7 +76,7 @@ def _read_model(root: Path, name: str, part: Part) -> None:
     if base.is_dir():
         folder = choose_version(part, "model_version_policy", base)
         member.source = model_of(root, folder)
-        keep_version(member, folder)
+        member.flags["--version"] = (folder.name,)
     else:
         member.source = model_of(root, base)
     if not is_classifier(member.source):
@@ -98,36 +93,31 @@ def _read_input(part: Part, member: ImportedMember) -> None:
     layout = part.get("layout", object)
     if isinstance(layout, str) and (model := layout.upper().rpartition(":")[2]) in {"NCHW", "NHWC"}:
         member.flags["--layout"] = (model,)
-        part.taken("layout", f"--layout {model}: what the model takes")
+        part.tell(TAKEN, "layout", f"--layout {model}: what the model takes")
     elif layout is not None:
-        part.left_out("layout", "found by the model's shape")
+        part.tell(LEFT_OUT, "layout", "found by the model's shape")
     order = (part.get("color_format", str) or "").upper().partition(":")[0]
     if order in {"RGB", "BGR"}:
         member.flags["--channel-order"] = (order,)
-        part.taken("color_format", f"--channel-order {order}: what the model takes")
+        part.tell(TAKEN, "color_format", f"--channel-order {order}: what the model takes")
     mean, scale = _numbers(part, "mean", 0.0), _numbers(part, "scale", 1.0)
     if part.get("mean", object) is not None or part.get("scale", object) is not None:
         member.flags["--mean"] = tuple(repr(each / WHITE) for each in mean)
         member.flags["--std"] = tuple(repr(each / WHITE) for each in scale)
-        part.taken("mean", "--mean, of pixels from 0 to 1")
-        part.taken("scale", "--std, of pixels from 0 to 1")
-    part.changed("shape", "the model's own size; --size changes it")
-    part.changed("batch_size", "batches are formed for all members together: ingress.max_batch_size")
-    part.left_out("precision", "pixels of 8 bits go in")
+        part.tell(TAKEN, "mean", "--mean, of pixels from 0 to 1")
+        part.tell(TAKEN, "scale", "--std, of pixels from 0 to 1")
+    part.tell(CHANGED, "shape", "the model's own size; --size changes it")
+    part.tell(CHANGED, "batch_size", "batches are formed for all members together: ingress.max_batch_size")
+    part.tell(LEFT_OUT, "precision", "pixels of 8 bits go in")
 
 
-def _numbers(part: Part, name: str, default: float) -> list[float]:
+def _numbers(part: Part, name: str, default: float) -> tuple[float, ...]:
     """Read a number for all channels, or one for each: as a number, a list, or a text of either."""
-    given: Any = part.get(name, object)
+    given = part.get(name, object)
     try:
-        if isinstance(given, str):
-            given = [float(each) for each in given.strip(" ()[]").split(",")]
-        values = [float(each) for each in (given if isinstance(given, list) else [default if given is None else given])]
+        return numbers(default if given is None else given)
     except (TypeError, ValueError):
         raise ScriptError(f"{part.name}: {name} is {reprlib.repr(given)}, and neither a number nor three") from None
-    if len(values) not in {1, 3}:
-        raise ScriptError(f"{part.name}: {name} has {len(values)} numbers; images have three channels")
-    return values if len(values) == 3 else values * 3
 
 
 def _read_execution(part: Part, member: ImportedMember) -> None:
@@ -137,9 +127,9 @@ def _read_execution(part: Part, member: ImportedMember) -> None:
         value = properties.get(name, object)
         if isinstance(value, str | int) and (kind is str or str(value).isdigit()):
             member.settings[field] = kind(str(value))
-            properties.taken(name, f"{field}: {value}")
-    properties.changed("PERFORMANCE_HINT", "streams are measured at the first start")
+            properties.tell(TAKEN, name, f"{field}: {value}")
+    properties.tell(CHANGED, "PERFORMANCE_HINT", "streams are measured at the first start")
     properties.close()
     part.get("plugin_config", dict)
-    part.changed("nireq", "streams are measured at the first start; set `streams` to fix them")
-    part.changed("target_device", "CPU")
+    part.tell(CHANGED, "nireq", "streams are measured at the first start; set `streams` to fix them")
+    part.tell(CHANGED, "target_device", "CPU")

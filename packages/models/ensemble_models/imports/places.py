@@ -1,5 +1,6 @@
-"""Finds the models that another server's configuration names: files of the imported folder, and no others."""
+"""Makes members of the models that another server's configuration names: files of its folder, and no others."""
 
+import math
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -8,18 +9,16 @@ import openvino as ov
 
 from deployments.repository.errors import ModelError, reason
 from deployments.repository.repository import versions
-from ensemble_models.exporters.folder import MODELS, SAVED_MODEL
-from ensemble_models.imports.found import ImportedMember, Part
-from ensemble_models.prepare.source import ADVICE
+from ensemble_models.exporters.folder import model_in
+from ensemble_models.imports.found import CHANGED, TAKEN, ImportedMember, Part
 from scripts.errors import ScriptError
 
 SCHEME = re.compile(r"[a-z0-9]+://")
-CODE = {
-    **ADVICE,
-    ".mar": "TorchServe's archive holds code; export its model as ONNX, then name the file by --members",
-    **dict.fromkeys((".pkl", ".pickle", ".joblib"), "a pickle holds code; export the model as ONNX"),
-}
 IMAGE, SCORES = 4, 2
+# Of manifests of Kubernetes.
+REPLICAS = "each replica of the ingress has all inline members: `num_replicas` of Ingress, in `deployments`"
+RESOURCES = "`ray_actor_options` of Ingress, in `deployments`"
+CODE = "its image's code is not read: the transformer decodes and resizes; --data, or --normalize, says the rest"
 
 
 def inside(root: Path, file: Path, what: str) -> Path:
@@ -60,19 +59,12 @@ def model_of(root: Path, folder: Path, names: Collection[str] = ()) -> Path:
     """Find the model in the folder of a version: by one of its names, else the only one.
 
     Raises:
-        ScriptError: there is none, several, or one that holds code.
+        ModelError: see `model_in`.
+        ScriptError: it is outside of the folder `root`.
     """
     known = [folder / name for name in names if (folder / name).exists()]
-    files = sorted(folder.iterdir()) if folder.is_dir() else [folder]
-    found = known[:1] or [file for file in files if file.suffix in MODELS or (file / SAVED_MODEL).is_file()]
-    if len(found) == 1:
-        return inside(root, found[0], str(found[0]))
-    for file in files:
-        if file.suffix in CODE:
-            raise ScriptError(f"{file}: {CODE[file.suffix]}")
-    some = ", ".join(file.name for file in found[:4])
-    what = f"several models ({some})" if found else f"no model ({', '.join(MODELS)}, or {SAVED_MODEL})"
-    raise ScriptError(f"{folder} has {what}")
+    file = known[0] if known else model_in(folder)
+    return inside(root, file, str(file))
 
 
 def choose_version(part: Part, field: str, base: Path) -> Path:
@@ -89,16 +81,11 @@ def choose_version(part: Part, field: str, base: Path) -> Path:
     if len(numbers) > 1:
         others = ", ".join(map(str, numbers[:-1]))
         part.found.note(
-            part.name, field, "changed", f"serves version {numbers[-1]}; for {others} prepare it and set `canary`"
+            part.name, field, CHANGED, f"serves version {numbers[-1]}; for {others} prepare it and set `canary`"
         )
     else:
-        part.taken(field, f"version {numbers[-1]}")
+        part.tell(TAKEN, field, f"version {numbers[-1]}")
     return base / str(numbers[-1])
-
-
-def keep_version(member: ImportedMember, folder: Path) -> None:
-    """Give a member's model the number that its version had."""
-    member.flags["--version"] = (folder.name,)
 
 
 def is_classifier(source: Path) -> bool:
@@ -116,3 +103,39 @@ def is_classifier(source: Path) -> bool:
     return any(rank.is_static and rank.get_length() == IMAGE for rank in images) and any(
         rank.is_dynamic or rank.get_length() == SCORES for rank in scores
     )
+
+
+def named(manifest: Part) -> str:
+    """Return the name in a manifest's metadata."""
+    return manifest.part("metadata").get("name", str) or "unnamed"
+
+
+def member_of(root: Path, name: str, address: str) -> ImportedMember | None:
+    """Make a member of the model that an address means, if its files are in the folder of the manifest."""
+    path = local(root, address) if address else None
+    if path is None:
+        return None
+    member = ImportedMember(name)
+    if numbers := versions(path.parent, path.name):
+        path = path / str(numbers[-1])
+        member.flags["--version"] = (path.name,)
+    member.source = model_of(root, path)
+    return member
+
+
+def share_out(members: list[ImportedMember], shares: list[float], where: str) -> ImportedMember:
+    """Make the second of two members the canary of the first one.
+
+    Raises:
+        ScriptError: there are not two, one is on another server, or a share is none.
+    """
+    if not all(0 < share < math.inf for share in shares):
+        raise ScriptError(f"{where} splits the images by {shares}; each share has to be above 0")
+    if len(members) != 2 or any(each.source is None for each in members):
+        raise ScriptError(
+            f"{where} splits the images between other than two models whose files are there; name them by --members"
+        )
+    first, second = members if shares[0] >= shares[1] else members[::-1]
+    first.canary, share = second.source, min(shares) / sum(shares)
+    first.settings["canary"] = {"share": round(share, 4)}
+    return first

@@ -6,7 +6,7 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from ensemble_models.imports.found import text_in
+from ensemble_models.exporters.names import read_text
 from scripts.errors import ScriptError
 
 MOST_DEPTH = 32
@@ -25,7 +25,7 @@ def read(file: Path) -> dict[str, Any]:
     Raises:
         ScriptError: it is no message, or too large or deep.
     """
-    tokens = text_format.Tokenizer(text_in(file).splitlines())
+    tokens = text_format.Tokenizer(read_text(file).splitlines())
     try:
         return _message(tokens, None, 0)
     except (text_format.ParseError, ValueError) as err:

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from ensemble_models.imports import kserve, manifests, model_server, seldon, triton
+from ensemble_models.exporters.folder import check_read
+from ensemble_models.exporters.names import documents
+from ensemble_models.imports import kserve, model_server, seldon, triton
 from ensemble_models.imports.found import Found
-from ensemble_models.imports.places import CODE
 from scripts.errors import ScriptError
 
 
@@ -16,8 +17,8 @@ def read(path: Path) -> Found:
     """
     if not path.exists():
         raise ScriptError(f"there is no {path}")
-    if path.suffix in CODE and path.is_file() and path.suffix != ".json":
-        raise ScriptError(f"{path}: {CODE[path.suffix]}")
+    if path.suffix != ".json":
+        check_read(path)
     if path.name == triton.CONFIG:
         path = path.parent
     found = _read(path)
@@ -33,12 +34,11 @@ def _read(path: Path) -> Found:
     if path.is_dir() and triton.is_repository(path):
         return triton.read(path)
     if path.is_dir():
-        for file in sorted(path.iterdir()):
-            if file.suffix == ".mar":
-                raise ScriptError(f"{file}: {CODE['.mar']}")
+        for file in sorted(path.glob("*.mar")):
+            check_read(file)
     elif path.suffix in {".yaml", ".yml", ".json"}:
-        found = manifests.documents(path)
-        kinds = {str(each["kind"]) for each in found}
+        found = [each for each in documents(path) if isinstance(each, dict) and isinstance(each.get("kind"), str)]
+        kinds = {each["kind"] for each in found}
         if seldon.DEPLOYMENT in kinds:
             return seldon.read(path.parent, found)
         if kinds & {kserve.SERVICE, kserve.GRAPH}:

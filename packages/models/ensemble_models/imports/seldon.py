@@ -4,8 +4,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ensemble_models.imports.found import CHANGED, LEFT_OUT, Found, ImportedMember, Part
-from ensemble_models.imports.manifests import CODE, REPLICAS, RESOURCES, member_of, named, share_out
+from ensemble_models.imports.found import CHANGED, LEFT_OUT, TAKEN, Found, ImportedMember, Part
+from ensemble_models.imports.places import CODE, REPLICAS, RESOURCES, member_of, named, share_out
 from scripts.errors import ScriptError
 
 DEPLOYMENT = "SeldonDeployment"
@@ -37,7 +37,7 @@ def read(root: Path, manifests: list[dict[str, Any]]) -> Found:
     for shadow in (each for each in predictors if each.get("shadow", bool)):
         found.members += _read_shadow(root, shadow, {each.name for each in found.members})
     for field in ("annotations", "protocol", "transport", "oauth_key", "oauth_secret", "name"):
-        spec.left_out(field, "every protocol is answered; keys are in `access`")
+        spec.tell(LEFT_OUT, field, "every protocol is answered; keys are in `access`")
     spec.close("predictors")
     return found
 
@@ -46,9 +46,9 @@ def _read_predictor(root: Path, predictor: Part) -> list[ImportedMember]:
     predictor.name = str(predictor.get("name", str))
     addresses = _addresses(predictor)
     members = _read_unit(root, predictor.part("graph"), addresses, 0)
-    predictor.changed("replicas", REPLICAS)
-    predictor.left_out("svcOrchSpec", "there is no orchestrator: the ingress calls the members")
-    predictor.left_out("explainer", "explanations are not served")
+    predictor.tell(CHANGED, "replicas", REPLICAS)
+    predictor.tell(LEFT_OUT, "svcOrchSpec", "there is no orchestrator: the ingress calls the members")
+    predictor.tell(LEFT_OUT, "explainer", "explanations are not served")
     predictor.close("name", "graph", "componentSpecs", "traffic", "shadow", "labels", "annotations")
     return members
 
@@ -68,10 +68,10 @@ def _addresses(predictor: Part) -> dict[str, str]:
     """Return where the containers' arguments say that models are, by the models' names."""
     found = {}
     for component in predictor.parts("componentSpecs"):
-        component.changed("hpaSpec", REPLICAS)
-        component.changed("replicas", REPLICAS)
+        component.tell(CHANGED, "hpaSpec", REPLICAS)
+        component.tell(CHANGED, "replicas", REPLICAS)
         for container in component.part("spec").parts("containers"):
-            container.changed("resources", RESOURCES)
+            container.tell(CHANGED, "resources", RESOURCES)
             words = [
                 each
                 for field in ("command", "args")
@@ -99,12 +99,12 @@ def _read_unit(root: Path, unit: Part, addresses: dict[str, str], depth: int) ->
             share = float(parameters.get("ratioA", "0.5"))
         except ValueError:
             raise ScriptError(f"{unit.name}: ratioA is {parameters['ratioA'][:40]!r}, and no share") from None
-        unit.changed("type", "the smaller share is answered by a canary")
+        unit.tell(CHANGED, "type", "the smaller share is answered by a canary")
         return [share_out(below, [share, 1 - share], unit.name)]
     if kind == "COMBINER":
-        unit.changed("type", "the mean of the members' probabilities; another one is `combiner.method`")
+        unit.tell(CHANGED, "type", "the mean of the members' probabilities; another one is `combiner.method`")
     elif kind in {"TRANSFORMER", "OUTPUT_TRANSFORMER"}:
-        unit.left_out("type", CODE)
+        unit.tell(LEFT_OUT, "type", CODE)
     else:
         below = [_read_model(root, unit, parameters, addresses), *below]
     unit.close("name", "children", "type", "endpoint", "logger")
@@ -116,7 +116,7 @@ def _read_model(root: Path, unit: Part, parameters: dict[str, str], addresses: d
     address = unit.get("modelUri", str) or parameters.get("model_uri") or addresses.get(model, model)
     member = member_of(root, unit.name, address)
     if member is not None:
-        unit.found.note(unit.name, "model", "taken", str(member.source))
+        unit.found.note(unit.name, "model", TAKEN, str(member.source))
         if "model_output" in parameters:
             member.flags["--output"] = (parameters["model_output"],)
         return member

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ensemble_models.imports import protobuf_text
-from ensemble_models.imports.found import LEFT_OUT, Found, ImportedMember, Part
-from ensemble_models.imports.places import choose_version, inside, is_classifier, keep_version, model_of
+from ensemble_models.imports.found import CHANGED, LEFT_OUT, TAKEN, Found, ImportedMember, Part
+from ensemble_models.imports.places import choose_version, inside, is_classifier, model_of
 from scripts.errors import ScriptError
 
 CONFIG = "config.pbtxt"
@@ -45,8 +45,10 @@ def read(path: Path) -> Found:
         ScriptError: a file is damaged, leads out of the repository, or there is no classifier.
     """
     root, chosen = (path.parent, path.name) if (path / CONFIG).is_file() else (path, None)
-    found = Found("Triton's model repository")
-    parts = {file.parent.name: Part(found, file.parent.name, protobuf_text.read(file)) for file in _configs(root)}
+    found, parts = Found("Triton's model repository"), dict[str, Part]()
+    for file in sorted(root.glob(f"*/{CONFIG}")):
+        name = file.parent.name
+        parts[name] = Part(found, name, protobuf_text.read(inside(root, file, str(file))))
     ensembles = {name: part for name, part in parts.items() if part.part("ensemble_scheduling").parts("step")}
     if chosen is None and len(ensembles) > 1:
         raise ScriptError(f"{root} has the ensembles {', '.join(ensembles)}; name one of them: --from {root}/NAME")
@@ -62,14 +64,12 @@ def read(path: Path) -> Found:
     return found
 
 
-def _configs(root: Path) -> list[Path]:
-    return [inside(root, file, str(file)) for file in sorted(root.glob(f"*/{CONFIG}"))]
-
-
 def _steps(parts: dict[str, Part], ensemble: Part) -> list[str]:
     """List the models of an ensemble, and tell that its classifiers become members which run side by side."""
     steps = ensemble.part("ensemble_scheduling").parts("step")
-    ensemble.changed("ensemble_scheduling", "its classifiers are members, side by side; clients call it `ensemble`")
+    ensemble.tell(
+        CHANGED, "ensemble_scheduling", "its classifiers are members, side by side; clients call it `ensemble`"
+    )
     ensemble.close("name", "platform", "backend", "max_batch_size", "input", "output", "ensemble_scheduling")
     names = [step.get("model_name", str) or "" for step in steps]
     return list(dict.fromkeys(names))
@@ -79,10 +79,12 @@ def _read_model(root: Path, name: str, part: Part) -> None:
     backend = part.get("backend", str) or part.get("platform", str) or ""
     platform = part.get("platform", str)
     if backend in OTHERS or (backend not in FILES and backend):
-        part.left_out("backend" if part.get("backend", str) else "platform", OTHERS.get(backend, "not served here"))
+        part.tell(
+            LEFT_OUT, "backend" if part.get("backend", str) else "platform", OTHERS.get(backend, "not served here")
+        )
         return
     if part.get("sequence_batching", dict) is not None:
-        part.left_out("sequence_batching", "a model with a state is no classifier of images")
+        part.tell(LEFT_OUT, "sequence_batching", "a model with a state is no classifier of images")
         return
     folder = choose_version(part, "version_policy", root / name)
     wanted = part.get("default_model_filename", str)
@@ -92,8 +94,7 @@ def _read_model(root: Path, name: str, part: Part) -> None:
     if not is_classifier(source):
         part.found.note(name, "model", LEFT_OUT, "no image goes in, or no scores of classes come out")
         return
-    member = ImportedMember(name, source)
-    keep_version(member, folder)
+    member = ImportedMember(name, source, {"--version": (folder.name,)})
     _read_tensors(root, part, member)
     _read_batching(part)
     _read_execution(part, member)
@@ -106,14 +107,14 @@ def _read_tensors(root: Path, part: Part, member: ImportedMember) -> None:
     for each in inputs:
         if (layout := LAYOUTS.get(str(each.get("format", str)))) is not None and len(inputs) == 1:
             member.flags["--layout"] = (layout,)
-            part.taken("input", f"--layout {layout}")
+            part.tell(TAKEN, "input", f"--layout {layout}")
     with_labels = [each for each in outputs if each.get("label_filename", str)]
     for each in with_labels[:1]:
         labels = each.get("label_filename", str) or ""
         member.flags["--labels"] = (str(inside(root, root / part.name / labels, f"{part.name}: label_filename")),)
         if len(outputs) > 1:
             member.flags["--output"] = (each.get("name", str) or "",)
-        part.taken("output", f"names of the classes: {labels}")
+        part.tell(TAKEN, "output", f"names of the classes: {labels}")
 
 
 def _read_batching(part: Part) -> None:
@@ -130,17 +131,17 @@ def _read_batching(part: Part) -> None:
     }
     if part.get("dynamic_batching", dict) is None:
         values["max_batch_size"] = None
-        part.changed("max_batch_size", "batches are formed for all members together: ingress.max_batch_size")
+        part.tell(CHANGED, "max_batch_size", "batches are formed for all members together: ingress.max_batch_size")
     for name, value in values.items():
         if value:
-            given = found.sections.get("ingress", {}).get(name, value)
-            found.set("ingress", name, min(value, given))
+            ingress = found.sections.setdefault("ingress", {})
+            ingress[name] = min(value, ingress.get(name, value))
     taken = ", ".join(f"ingress.{name}" for name, value in values.items() if value)
-    part.taken("dynamic_batching", taken or "batches are formed here, too")
+    part.tell(TAKEN, "dynamic_batching", taken or "batches are formed here, too")
     for name in ("preferred_batch_size", "preserve_ordering"):
-        batching.left_out(name, "batches take what waits; answers go to who asked")
+        batching.tell(LEFT_OUT, name, "batches take what waits; answers go to who asked")
     for name in ("priority_levels", "default_priority_level", "priority_queue_policy"):
-        batching.changed(name, "requests state `priority`: docs/api.md")
+        batching.tell(CHANGED, name, "requests state `priority`: docs/api.md")
     batching.close("max_queue_delay_microseconds", "default_queue_policy")
     policy.close("default_timeout_microseconds", "max_queue_size", "timeout_action", "allow_timeout_override")
 
@@ -150,17 +151,18 @@ def _read_execution(part: Part, member: ImportedMember) -> None:
         field, value = PARAMETERS.get(name), Part(part.found, part.name, entry).get("string_value", str) or ""
         if field and value.isdigit() and int(value):
             member.settings[field] = int(value)
-            part.found.note(part.name, f"parameters {name}", "taken", f"{field}: {value}")
+            part.found.note(part.name, f"parameters {name}", TAKEN, f"{field}: {value}")
         else:
-            part.left_out("parameters", "each replica measures what is fastest: threads and streams")
+            part.tell(LEFT_OUT, "parameters", "each replica measures what is fastest: threads and streams")
     groups: Sequence[Part] = part.parts("instance_group")
     on_gpu = any(each.get("kind", str) == "KIND_GPU" for each in groups)
-    part.changed(
+    part.tell(
+        CHANGED,
         "instance_group",
         "members compute on CPUs" if on_gpu else "streams are measured at the first start; set `streams` to fix them",
     )
     if part.part("response_cache").get("enable", bool):
         part.found.sections.setdefault("cache", {})
-        part.taken("response_cache", "cache")
-    part.changed("model_warmup", "each replica computes an image before it is Ready")
-    part.left_out("optimization", "OpenVINO optimizes as it compiles")
+        part.tell(TAKEN, "response_cache", "cache")
+    part.tell(CHANGED, "model_warmup", "each replica computes an image before it is Ready")
+    part.tell(LEFT_OUT, "optimization", "OpenVINO optimizes as it compiles")

@@ -14,13 +14,13 @@ from deployments.repository.network import load
 from deployments.repository.repository import read as read_version
 from ensemble_models.baking import only_output
 from ensemble_models.dataset import Dataset
-from ensemble_models.exporters.folder import default_name, model_in
+from ensemble_models.exporters.folder import ADVICE, default_name, model_in
 from ensemble_models.exporters.network import takes_bytes
 from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
 from ensemble_models.prediction import preprocessing, stored_precision
 from ensemble_models.prepare import efficientnet, pretrained, stored_int8
 from ensemble_models.prepare.preparation import Preparation
-from ensemble_models.prepare.source import ADVICE, ORDERS, READABLE, USUAL, WHITE, Source, read
+from ensemble_models.prepare.source import BY_NAME, ORDERS, READABLE, WHITE, Source, read
 from ensemble_models.writing import check_name, derived_metadata, describe, write_version
 from scripts.errors import DatasetError, ScriptError
 
@@ -126,11 +126,11 @@ def _check_flags(args: SimpleNamespace) -> None:
 @click.argument("source")
 @option("--name", help="The model's name in the repository; default: its file's or folder's.")
 @option("--weights", type=click.Choice(("default", "random")), help="Weights of a torchvision or timm model.")
-@option("--labels", type=TEXT_FILE, help="Class names in order of index: lines, CSV or JSON.")
+@option("--labels", type=TEXT_FILE, help="Class names in order of index: lines, CSV, JSON or YAML.")
 @option("--size", type=POSITIVE, nargs=2, metavar="HEIGHT WIDTH", help="Pixels; default: the model's own.")
 @option("--mean", type=float, nargs=3, metavar="C0 C1 C2", help="Mean of pixels from 0 to 1, in --channel-order.")
 @option("--std", type=float, nargs=3, metavar="C0 C1 C2", help="Standard deviation of pixels from 0 to 1, likewise.")
-@option("--normalize", type=click.Choice(tuple(USUAL)), help="--mean and --std by name; none: pixels from 0 to 255.")
+@option("--normalize", type=click.Choice(tuple(BY_NAME)), help="--mean and --std by name; none: pixels from 0 to 255.")
 @option("--channel-order", type=click.Choice(ORDERS), help="Order of the model's colours; default: found by --data.")
 @option("--layout", type=click.Choice(LAYOUTS), help="Order of the input's dimensions; default: found by its shape.")
 @option("--crop-ratio", type=click.FloatRange(0, 1, min_open=True), help="Share of the shorter side that is kept.")

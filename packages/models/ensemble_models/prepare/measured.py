@@ -1,11 +1,10 @@
 """What labelled images decide about a network: order of classes, normalization and resizing; and how it compares."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +16,7 @@ from deployments.contract.payload import Probabilities
 from deployments.contract.preprocessing import Preprocessing
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import Model, find, versions
-from deployments.transformer.decoding import read_header
-from ensemble_models.dataset import LIMITS, Dataset, indices, sample
+from ensemble_models.dataset import Dataset, check_image, indices, sample
 from ensemble_models.options import Table
 from ensemble_models.prediction import predict, runner
 from ensemble_models.prepare import trials
@@ -26,6 +24,7 @@ from ensemble_models.prepare.orders import GIVEN, IMAGES, Permuted, usual_orders
 from ensemble_models.prepare.source import CROP_RATIO, Normalization, usual
 from ensemble_models.prepare.trials import Trial
 from ensemble_models.statistics import Interval, less_surprised, paired
+from ensemble_models.writing import model_names
 from scripts.errors import ScriptError
 
 # Labelled images that the usual ways are tried on.
@@ -34,39 +33,36 @@ MOST_TRIED = 500
 MOST_RESIZED = 200
 # So many points less than another model of the same images are worth a warning.
 FAR_BELOW = 10.0
+# So many points between top-1 and the mean probability of an answer are more than training leaves, even with mixtures.
+FAR_OFF = 30.0
 
 
-@dataclass(frozen=True)
-class Images:
-    """Some of the labelled images, in any order, because ways are tried on the first ones first."""
+def drawn(path: Path) -> Dataset:
+    """Draw images of a zip file or a folder, in any order, because ways are tried on the first ones first.
 
-    dataset: Dataset
-    encoded: list[bytes]
-
-    @classmethod
-    def drawn(cls, path: Path) -> Images:
-        """Draw images of a zip file or a folder; raises DatasetError."""
-        some = sample(Dataset.open(path), MOST_TRIED)
-        some = replace(some, names=tuple(random.Random(0).sample(some.names, len(some))))
-        return cls(some, [image for image, _ in some.read()])
+    Raises:
+        DatasetError: see `Dataset.open`.
+    """
+    some = sample(Dataset.open(path), MOST_TRIED)
+    return replace(some, names=tuple(random.Random(0).sample(some.names, len(some))))
 
 
 def _other_models(repository: Path, name: str) -> list[Model]:
     """List the highest versions of the labelled models of a repository besides one."""
     found = []
-    for folder in sorted(repository.iterdir()) if repository.is_dir() else []:
-        if folder.name != name and versions(repository, folder.name):
+    for other in model_names(repository):
+        if other != name:
             with suppress(ModelError):
-                found.append(find(repository, folder.name))
+                found.append(find(repository, other))
     return [model for model in found if model.labels is not None]
 
 
-def ways(given: Preprocessing, encoded: Sequence[bytes]) -> list[Preprocessing]:
+def ways(given: Preprocessing, trial: Trial) -> list[Preprocessing]:
     """List the usual ways to resize, the first of which is taken unless another one is clearly better.
 
     Images that already have the model's size are taken whole first, others are cut as for ImageNet.
     """
-    headers = (read_header(image, LIMITS) for image in encoded)
+    headers = map(check_image, trial.names, trial.encoded)
     fits = all((header.height, header.width) == given.size for header in headers)
     ratios = (1.0, CROP_RATIO) if fits else (CROP_RATIO, 1.0)
     whole = [replace_fields(given, resize=resize, crop_ratio=1.0) for resize in ("stretch", "letterbox")]
@@ -104,8 +100,8 @@ class Measured:
     normalization: Normalization
 
     def __init__(
-        self, images: Images, given: Sequence[str] | None, network: ov.Model, ways: Sequence[Preprocessing],
-        args: SimpleNamespace,
+        self, images: Dataset, given: Sequence[str] | None, network: ov.Model, resizing: Preprocessing,
+        args: SimpleNamespace, *, is_given: bool,
     ) -> None:  # fmt: skip
         """Start a trial.
 
@@ -113,14 +109,15 @@ class Measured:
             images: the labelled images.
             given: the classes as a file or the weights name them; None for the folders' names.
             network: float32 [N,H,W,3], normalized, to float32 [N,classes].
-            ways: the ways to resize that may be chosen, the first one first.
+            resizing: the way to resize that is taken unless another one is better.
             args: the options of `ensemble prepare`.
+            is_given: whether there is no other way to resize.
 
         Raises:
             ScriptError: the images have other classes.
         """
-        self._images, self._args, self._ways, self._predict = images, args, ways, runner(network)
-        every = Dataset.open(images.dataset.path)
+        self._images, self._args = images, args
+        every = Dataset.open(images.path)
         others = [(model.name, model.labels or ()) for model in _other_models(args.repository, args.name)]
         orders = usual_orders(every.classes, others, given)
         if args.class_order not in {None, IMAGES}:
@@ -130,12 +127,9 @@ class Measured:
             orders = {order: several[order]}
         # Of all images, and not only of those that were drawn.
         indices(every, next(iter(orders.values())), f"model {args.name!r}")
-        self._begin(orders)
-
-    def _begin(self, orders: dict[str, tuple[str, ...]]) -> None:
-        dataset, encoded = self._images.dataset, self._images.encoded
-        truths = {order: indices(dataset, labels, f"model {self._args.name!r}") for order, labels in orders.items()}
-        self._trial = Trial(dataset.names, encoded, truths, orders, self._predict)
+        truths = {order: indices(images, labels, f"model {args.name!r}") for order, labels in orders.items()}
+        self._trial = Trial(images.names, [image for image, _ in images.read()], truths, orders, runner(network))
+        self._ways = [resizing] if is_given else ways(resizing, self._trial)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -155,15 +149,18 @@ class Measured:
             ScriptError: see `choose_normalization`; or another mean and standard deviation than a usual one is better.
         """
         args = self._args
-        self._allowed = usual(args.channel_order, args.normalize) if given is None else [given]
+        allowed = usual(args.channel_order, args.normalize) if given is None else [given]
+        is_open = given is None and not args.normalize
+        self._choose_by = partial(trials.choose_normalization, allowed, self._trial, is_open=is_open)
         try:
             doubt = self._choose()
         except Permuted as err:
             if args.class_order != IMAGES:
                 raise
-            self._begin({IMAGES: tuple(self.labels[label] for label in err.found)})
+            labels = tuple(self.labels[label] for label in err.found)
+            self._trial.set_order(IMAGES, labels, indices(self._images, labels, f"model {args.name!r}"))
             doubt = self._choose()
-        if given is None and not args.normalize:
+        if is_open:
             better = trials.better_fit(self._trial, self.normalization, self._ways[0])
             if better is not None:
                 raise ScriptError(
@@ -174,30 +171,29 @@ class Measured:
 
     def _choose(self) -> str:
         """Choose by the first way to resize with which the images decide; raise what it raised if none does."""
-        undecided: trials.Undecided | None = None
+        undecided = []
         for way in self._ways:
             try:
-                self.normalization, doubt = trials.choose_normalization(self._allowed, self._trial, way)
+                self.normalization, doubt = self._choose_by(way)
             except trials.Undecided as err:
-                undecided = undecided or err
+                undecided.append(err)
                 continue
             self._ways = [way, *(each for each in self._ways if each != way)]
             return doubt
-        assert undecided is not None
-        raise undecided
+        raise undecided[0]
 
     def resize(self) -> tuple[Preprocessing, str]:
         """Choose the way to resize, and say why; see `choose_resizing`."""
         way, why = choose_resizing(self._trial, self.normalization, self._ways)
         if way != self._ways[0]:
             self._ways = [way]
-            self.normalization, _ = trials.choose_normalization(self._allowed, self._trial, way)
+            self.normalization, _ = self._choose_by(way)
         return way, why
 
     def doubt_resizing(self) -> str:
         """Say which usual way to resize is clearly better than the given one; empty if there is none."""
         given = self._ways[0]
-        usual = ways(replace_fields(given, resize="crop"), self._images.encoded)
+        usual = ways(replace_fields(given, resize="crop"), self._trial)
         tried = [given, *(way for way in usual if way != given)]
         way, why = choose_resizing(self._trial, self.normalization, tried)
         return "" if way == given else f"; but {way.key} is {why}, which --resize and --crop-ratio take"
@@ -209,11 +205,8 @@ class Measured:
             ScriptError: it is below what `--expected-top1` names.
         """
         outputs = self._trial.outputs((self.normalization, self._ways[0]))
-        share, expected, name = (
-            Interval.share(self._trial.right(outputs) > 0),
-            self._args.expected_top1,
-            self._args.data.name,
-        )
+        share, expected = Interval.share(self._trial.right(outputs) > 0), self._args.expected_top1
+        name, sure = self._args.data.name, 100 * float(outputs.max(axis=1).mean())
         if expected is not None and share.high < expected:
             raise ScriptError(
                 f"top-1 is {share} on {len(outputs)} images, below the expected {expected:g} %: something differs "
@@ -221,6 +214,14 @@ class Measured:
             )
         measured = {"data": name, "images": len(outputs), "top1": share.mean}
         told = [f"top-1: {share} on {len(outputs)} images of {name}, which helped to decide"]
+        doubt = f"warning: the mean probability of an answer is {sure:.0f} %"
+        if share.low - sure > FAR_OFF:
+            told.append(f"{doubt}: fit a temperature by `ensemble calibrate`, or an ensemble hardly hears this model")
+        if sure - share.high > FAR_OFF:
+            told.append(
+                f"{doubt}. Too few images trained the model, or it takes pixels in a way that was not tried, as "
+                "another colour space or crop; --reference compares it"
+            )
         return measured, [*told, *self._below_others(measured, share), *self._before(outputs)]
 
     def _below_others(self, measured: dict[str, Any], share: Interval) -> Iterator[str]:
@@ -243,7 +244,7 @@ class Measured:
         if before.labels is None or set(before.labels) != set(self.labels):
             yield f"version {before.version} before it has other classes"
             return
-        [theirs] = predict([before], self._images.dataset)
+        [theirs] = predict([before], self._images)
         answers = theirs[:, [before.labels.index(label) for label in self.labels]]
         differ = (answers.argmax(1) != outputs.argmax(1)).mean()
         difference = Interval.paired(self._trial.right(outputs) - self._trial.right(answers))

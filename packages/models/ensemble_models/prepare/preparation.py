@@ -9,14 +9,14 @@ from typing import Any
 import openvino as ov
 
 from deployments.contract.preprocessing import Preprocessing, Resize, Size
-from deployments.repository.heads import Head
+from deployments.repository.heads import Head, recognize
 from deployments.repository.layout import layout_of
 from deployments.repository.network import class_count
 from ensemble_models.baking import Color, bake, check_ends, static_size
 from ensemble_models.dataset import Dataset, decode_all
 from ensemble_models.exporters.names import fitting, read_names
-from ensemble_models.prediction import head_of
-from ensemble_models.prepare.measured import Images, Measured, ways
+from ensemble_models.prediction import scores_of
+from ensemble_models.prepare.measured import Measured, drawn
 from ensemble_models.prepare.source import CROP_RATIO, WHITE, Normalization, Source
 from ensemble_models.reference import Reference, compare
 from ensemble_models.writing import input_metadata
@@ -70,7 +70,7 @@ class Preparation:
             raise ScriptError(f"{args.source} takes images of any size; say which by --size HEIGHT WIDTH")
         self._size: Size = size
         self._resizing = self._given_resizing()
-        images = Images.drawn(args.data) if args.data else None
+        images = drawn(args.data) if args.data else None
         self._head: Head = "logits"
         self._head, by_head = self._decide_head(images)
         # Two, if there is one score.
@@ -119,16 +119,17 @@ class Preparation:
         }
         return bake(self._source.network.clone(), **{**wanted, **other})
 
-    def _decide_head(self, images: Images | None) -> tuple[Head, str]:
+    def _decide_head(self, images: Dataset | None) -> tuple[Head, str]:
         """Recognize the head by the scores of noise, and of some images; see `recognize`."""
-        if self._args.head:
-            return self._args.head, "by --head"
         few = None
         if images is not None:
-            names, encoded = images.dataset.names[:FEW_SHOWN], images.encoded[:FEW_SHOWN]
-            few = decode_all(names, encoded, self._resizing)
+            shown = replace(images, names=images.names[:FEW_SHOWN])
+            few = decode_all(shown.names, [image for image, _ in shown.read()], self._resizing)
         plain = self.baked(Normalization.usual("RGB", "unit"), head=None)
-        return head_of(plain, self._size, few), f"by its scores of noise{'' if few is None else ' and images'}"
+        scores = scores_of(plain, self._size, few)
+        if self._args.head:
+            return self._args.head, "by --head"
+        return recognize(plain, scores), f"by its scores of noise{'' if few is None else ' and images'}"
 
     def _known(self, fact: str) -> Any:
         """Return what an option or an exporter says about a fact; None if neither does."""
@@ -188,17 +189,16 @@ class Preparation:
             )
         return labels, f"named by {where}"
 
-    def _usable(self, images: Images | None) -> tuple[Measured | None, str]:
+    def _usable(self, images: Dataset | None) -> tuple[Measured | None, str]:
         """Start the trial on images that decisions are measured on, or say why there is none."""
         if images is None:
             return None, "there are no labelled images"
-        if self._labels is None and (count := len(Dataset.open(images.dataset.path).classes)) != self._classes:
-            problem = f"{images.dataset.path} has {count} classes, and the model {self._classes}"
+        if self._labels is None and (count := len(Dataset.open(images.path).classes)) != self._classes:
+            problem = f"{images.path} has {count} classes, and the model {self._classes}"
             return None, f"{problem}; name the model's by --labels"
-        tried = ways(self._resizing, images.encoded)
-        tried = [self._resizing] if self._is_resizing_given() else tried
+        network, is_given = self.baked(PLAIN, pixels=ov.Type.f32), self._is_resizing_given()
         try:
-            return Measured(images, self._labels, self.baked(PLAIN, pixels=ov.Type.f32), tried, self._args), ""
+            return Measured(images, self._labels, network, self._resizing, self._args, is_given=is_given), ""
         except ScriptError as err:
             return None, str(err)
 

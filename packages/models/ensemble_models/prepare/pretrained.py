@@ -15,7 +15,7 @@ from deployments.repository.errors import ModelError
 from deployments.repository.repository import sha256
 from ensemble_models.exporters import forms
 from ensemble_models.exporters.facts import Description, Stated
-from ensemble_models.prepare.source import Source
+from ensemble_models.prepare.source import Source, quiet
 
 Weights = Literal["default", "random"]
 
@@ -54,7 +54,7 @@ def _torchvision(torchvision: Any, name: str, weights: Weights) -> Source:
     size = facts.values["size"]
     if weights == "random":
         origin |= {"weights": "random", "seed": SEED}
-        return Source(_network(models.get_model(name, weights=None), size, is_random=True), origin, facts)
+        return Source(_network(models.get_model(name, weights=None), size), origin, facts)
     origin |= {"weights": str(official), "url": official.url, "sha256": _download(official.url)}
     # torchvision's builder knows the names of old weights, but unpickles what it reads unless PyTorch refuses to.
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
@@ -83,35 +83,24 @@ def _timm(name: str, weights: Weights) -> Source:
     if file is not None and timm.data.infer_imagenet_subset(model) == "imagenet-1k":
         # The names of torchvision's models, so that both may be in one ensemble.
         facts.values["labels"] = tuple(ResNet50_Weights.DEFAULT.meta["categories"])
-    return Source(_network(model, facts.values["size"], is_random=file is None), origin, facts)
+    return Source(_network(model, facts.values["size"]), origin, facts)
 
 
-def _network(model: Any, size: tuple[int, int], *, is_random: bool = False) -> ov.Model:
+def _network(model: Any, size: tuple[int, int]) -> ov.Model:
     import torch
 
-    model.eval()
-    if is_random:
-        _spread(model, size)
-    return ov.convert_model(model, example_input=torch.zeros(2, 3, *size))
-
-
-def _spread(model: Any, size: tuple[int, int]) -> None:
-    """Scale the last layer of a model with random weights so that the logits of drawn images have mean 0, variance 1.
-
-    Without trained batch norms the residual sums grow from block to block, and the softmax would answer one class
-    whatever it sees.
-    """
-    import torch
-
-    with torch.no_grad():
-        # Coarse blotches of colour: fine noise has the same features everywhere, images have not.
-        blotches = torch.randn(16, 3, 8, 8) + torch.randn(16, 3, 1, 1)
-        logits = model(torch.nn.functional.interpolate(blotches, size=size, mode="bilinear"))
-        centre = logits.mean(0)
-        spread = (logits - centre).std()
-        for head in [module for module in model.modules() if isinstance(module, torch.nn.Linear)][-1:]:
-            head.weight /= spread
-            head.bias.copy_((head.bias - centre) / spread)
+    # PyTorch's fast path of attention depends on whether gradients are computed, so that two traces differ.
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with quiet():
+            return ov.convert_model(model.eval(), example_input=torch.zeros(2, 3, *size))
+    # What PyTorch's tracer or OpenVINO can't do is reported by many types, with pages of the graph.
+    except Exception as err:
+        what = next((line.strip() for line in str(err).splitlines() if line.strip()), type(err).__name__)
+        raise ModelError(
+            f"OpenVINO can't convert {type(model).__name__} of this PyTorch: {what}; export it by torch.onnx.export, "
+            "and prepare the ONNX file"
+        ) from err
 
 
 def _download(url: str) -> str:

@@ -32,21 +32,21 @@ USUAL: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
     "cifar": ((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)),
 }
+# Half of a usual one: ImageNet's mean without its deviation, or the reverse; the middle of the range, undivided.
+RARE: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "imagenet-mean": ((0.485, 0.456, 0.406), (1.0,) * 3),
+    "imagenet-std": ((0.0,) * 3, (0.229, 0.224, 0.225)),
+    "centered": ((0.5,) * 3, (1.0,) * 3),
+    "centered-255": ((0.5,) * 3, (1 / WHITE,) * 3),
+}
+BY_NAME = {**USUAL, **RARE}
+# Each image less its own mean, divided by its own standard deviation: no fixed mean and std, so no choice of an option.
+PER_IMAGE = "per image"
 ORDERS: tuple[Color, ...] = ("RGB", "BGR")
 READABLE = (".onnx", ".tflite", ".pdmodel", ".xml", ".pb")
 # The share of the shorter side that ImageNet's evaluation keeps: 224 of 256 pixels.
 CROP_RATIO = 0.875
 UNSAID = "its exporter does not say in which order the model takes the colours"
-# What to do about files that OpenVINO can't read, by their suffix.
-ADVICE = {
-    ".json": "if it is PaddlePaddle's, save it with FLAGS_enable_pir_api=0 in the environment, which makes a .pdmodel",
-    **dict.fromkeys((".keras", ".h5"), "save it by Keras' model.export(FOLDER), which makes a SavedModel"),
-    **dict.fromkeys(
-        (".pt", ".pt2", ".pth", ".ckpt", ".bin", ".safetensors"),
-        "PyTorch's own files run or evaluate what is in them, or lack the network; export it as ONNX: "
-        "torch.onnx.export(model.eval(), torch.zeros(1, 3, HEIGHT, WIDTH), 'model.onnx')",
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,15 @@ class Normalization:
 
     @classmethod
     def usual(cls, order: Color, name: str) -> Normalization:
-        """Make one of the usual normalizations."""
-        mean, std = USUAL[name]
+        """Make a normalization that has a name."""
+        mean, std = BY_NAME[name]
         step = 1 if order == "RGB" else -1
         return cls(order, mean[::step], std[::step], name)
 
     @classmethod
     def named(cls, order: Color, mean: tuple[float, ...], std: tuple[float, ...]) -> Normalization:
         """Make a normalization, with the name of a usual one if it is one."""
-        for each in usual(order):
+        for each in (cls.usual(order, name) for name in BY_NAME):
             if np.allclose((each.mean, each.std), (mean, std), rtol=1e-4, atol=1e-6):
                 return each
         return cls(order, mean, std)
@@ -90,9 +90,10 @@ class Normalization:
 
     def is_like(self, other: Normalization) -> bool:
         """Check whether another normalization makes nearly the same pixels, as CLIP's and ImageNet's."""
+        # Caffe's mean and the middle of the range are 0.094 apart.
         apart = max(abs(mine - theirs) for mine, theirs in zip(self.mean, other.mean, strict=True))
         ratios = [mine / theirs for mine, theirs in zip(self.std, other.std, strict=True)]
-        return self.order == other.order and apart <= 0.05 and all(0.8 <= each <= 1.25 for each in ratios)
+        return self.order == other.order and apart <= 0.1 and all(0.8 <= each <= 1.25 for each in ratios)
 
     @property
     def flags(self) -> str:
@@ -104,6 +105,12 @@ def usual(order: Color | None = None, name: str | None = None) -> list[Normaliza
     """List the usual normalizations, of an order and of a name if these are given."""
     orders, names = ORDERS if order is None else (order,), USUAL if name is None else (name,)
     return [Normalization.usual(each, called) for called in names for each in orders]
+
+
+def rare(order: Color) -> list[Normalization]:
+    """List the normalizations that are tried where a usual one is often wrong."""
+    own = Normalization(order, (0.0,) * 3, (1.0,) * 3, PER_IMAGE)
+    return [*(Normalization.usual(order, name) for name in RARE), own]
 
 
 @dataclass(frozen=True)
@@ -160,8 +167,6 @@ def read(given: Path) -> Source:
     if not given.exists():
         raise ModelError(f"there is no {given}")
     path = model_in(given)
-    if path.suffix in ADVICE:
-        raise ModelError(f"{path} is not read: {ADVICE[path.suffix]}")
     if path.is_file() and (what := no_model(path)):
         raise ModelError(f"{path} is {what}")
     try:

@@ -1,6 +1,6 @@
 """Tries the usual normalizations on labelled images, which show how a model takes its images."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -13,7 +13,7 @@ from deployments.contract.preprocessing import Preprocessing
 from ensemble_models.dataset import decode
 from ensemble_models.options import Table
 from ensemble_models.prepare.orders import GIVEN, Permuted, assignment, most_frequent
-from ensemble_models.prepare.source import WHITE, Normalization, usual
+from ensemble_models.prepare.source import PER_IMAGE, WHITE, Normalization, rare, usual
 from ensemble_models.statistics import Interval, Truth, hits, less_surprised, log_loss
 from scripts.errors import ScriptError
 
@@ -21,12 +21,22 @@ from scripts.errors import ScriptError
 FIRST = 25
 # Before so many images only a way is dropped that the interval shows to be so many points worse than the best one.
 FEW, CLEARLY = 100, 5.0
+# So many images of each class show which output answers it; then so large a share of right answers more is no chance.
+FEWEST_OF_CLASS, FAR_BETTER = 3, 0.25
 # Two ways with the same answers on fewer images may differ on more than 6 % of others (rule of three).
 ENOUGH = 50
 # How means are moved and standard deviations multiplied, so that another normalization than the usual ones shows.
 MOVES, FACTORS, STEPS = (0.2, -0.2), (0.6, 1.6), 4
-# Images that show it, and the share of right answers that leaves no room for a better one.
-FITTED, GOOD = 50, 0.97
+# So many of the images that the chosen normalization gets wrong select another one.
+FITTED = 25
+# If fewer become right, and none wrong, the interval of the gain reaches 0.
+FEWEST_MENDED = 4
+
+BETTER = "is right more often than what the flags say: pass it, or leave out --data to keep what the flags say"
+ITSELF = (
+    "the model is right more often if each image is less its own mean and divided by its own standard deviation, which "
+    "the server does not do: export the model with this step inside"
+)
 
 Way = tuple[Normalization, Preprocessing]
 
@@ -38,9 +48,12 @@ class Undecided(ScriptError):
 def normalized(pixels: Pixels, by: Normalization) -> NDArray[np.float32]:
     """Normalize pixels, uint8 BGR [N,H,W,3], to float32 [N,H,W,3] in the order of the normalization's channels."""
     ordered = pixels if by.order == "BGR" else pixels[..., ::-1]
+    if by.name == PER_IMAGE:
+        rows = ordered.reshape(len(ordered), -1)
+        middle, spread = rows.mean(1), np.maximum(rows.std(1), rows.shape[1] ** -0.5)
+        return np.asarray((ordered - middle[:, None, None, None]) / spread[:, None, None, None], np.float32)
     scale = WHITE * np.asarray(by.std, np.float32)
-    found: NDArray[np.float32] = ordered / scale - np.asarray(by.mean, np.float32) * WHITE / scale
-    return found
+    return np.asarray(ordered / scale - np.asarray(by.mean, np.float32) * WHITE / scale, np.float32)
 
 
 @dataclass
@@ -68,6 +81,10 @@ class Trial:
         self._decoded = cache(lambda way, number: decode(self.names[number], self.encoded[number], [way])[0])
         self._predicted = dict[Way, Probabilities]()
 
+    def set_order(self, name: str, classes: tuple[str, ...], truth: Truth) -> None:
+        """Set the only order that holds, with the images' class indices by it, int64 [images]."""
+        self.orders, self.truths, self.order = {name: classes}, {name: truth}, name
+
     @property
     def labels(self) -> Truth:
         """The images' class indices, int64 [images]."""
@@ -78,11 +95,15 @@ class Trial:
         known, end = self._predicted.get(way), end or len(self.encoded)
         begin = 0 if known is None else len(known)
         if begin < end:
-            with ThreadPoolExecutor() as threads:
-                pixels = np.stack(list(threads.map(lambda number: self._decoded(way[1], number), range(begin, end))))
-            found = self.predict(normalized(pixels, way[0]))
+            found = self.predicted(way, range(begin, end))
             self._predicted[way] = found if known is None else np.concatenate([known, found])
         return self._predicted[way][:end]
+
+    def predicted(self, way: Way, rows: Iterable[int]) -> Probabilities:
+        """Predict some images, float32 [rows,classes]."""
+        with ThreadPoolExecutor() as threads:
+            pixels = np.stack(list(threads.map(lambda number: self._decoded(way[1], number), rows)))
+        return self.predict(normalized(pixels, way[0]))
 
     def by_order(self, outputs: Probabilities) -> dict[str, NDArray[np.float64]]:
         """Return for each order which of the first images are right, float64 [images]."""
@@ -135,7 +156,7 @@ class Trial:
 
 
 def choose_normalization(
-    allowed: Sequence[Normalization], trial: Trial, way: Preprocessing
+    allowed: Sequence[Normalization], trial: Trial, way: Preprocessing, *, is_open: bool
 ) -> tuple[Normalization, str]:
     """Choose the allowed way with which a model is right most often, and the order of the classes; see `Trial`.
 
@@ -143,6 +164,7 @@ def choose_normalization(
         allowed: what fits the flags.
         trial: the labelled images.
         way: how they get the model's size.
+        is_open: whether a rare normalization is allowed, too.
 
     Returns:
         The normalization, and a clause on what could not be told.
@@ -150,7 +172,7 @@ def choose_normalization(
     Raises:
         Permuted: the outputs are in none of the orders.
         Undecided: the images don't decide, or none is better than guessing.
-        ScriptError: a usual one is better than those allowed.
+        ScriptError: another one is better than those allowed.
     """
     every = [*allowed, *(each for each in usual() if each not in allowed)]
     outputs = dict(zip(every, trial.race([(each, way) for each in every]), strict=True))
@@ -169,26 +191,30 @@ def choose_normalization(
             "class each output is; --mean, --std and --channel-order set the training's pixels"
         )
     kept = next(row for row in rows if row in allowed)
+    if _may_be_permuted(trial, trial.outputs((kept, way)), outputs.values()):
+        _check_order(every, trial, way)
     unlike, alike = list[Normalization](), [kept]
     for row in rows:
         both = min(len(right[row]), len(right[kept]))
         difference = Interval.paired(right[row][:both] - right[kept][:both])
-        if row not in allowed and difference.low > 0:
-            raise ScriptError(
-                f"{row.flags} is right more often than what the flags say, by {difference.mean:.1f} points: "
-                "pass it, or leave out --data to keep what the flags say"
-            )
+        if row not in allowed:
+            if difference.low > 0:
+                raise ScriptError(f"{row.flags} {BETTER}")
+            continue
         mine, kepts = outputs[row][:both], outputs[kept][:both]
         same = both >= ENOUGH and np.array_equal(mine.argmax(1), kepts.argmax(1))
-        if row == kept or row not in allowed or difference.high < 0 or same:
+        if row == kept or difference.high < 0 or same:
             continue
         if row.is_like(kept):
             alike.append(row)
         elif not less_surprised(mine, kepts, trial.labels[:both]):
             unlike.append(row)
     kept, doubt = _likeliest(alike, outputs, trial)
-    if assignment(trial.outputs((kept, way)).argmax(1), trial.labels, classes) is not None:
-        _check_order(every, trial, way)
+    if (better := more_right(trial, kept, way, rare(kept.order))) is not None:
+        if better.name == PER_IMAGE or not is_open:
+            raise ScriptError(ITSELF if better.name == PER_IMAGE else f"{better.flags} {BETTER}")
+        alike = [each for each in rare(kept.order) if each.name != PER_IMAGE and each.is_like(better)]
+        return _likeliest(alike, {each: trial.outputs((each, way)) for each in alike}, trial)
     if unlike:
         raise Undecided(
             f"these {len(trial.labels)} images don't tell {kept.flags} from {unlike[0].flags}; pass the flags "
@@ -215,6 +241,17 @@ def _choose_order(trial: Trial, outputs: Probabilities) -> None:
                 f"the {trial.order} order of the classes is right more often than the given one, by "
                 f"{difference.mean:.1f} points: leave out --labels, or correct the file"
             )
+
+
+def _may_be_permuted(trial: Trial, kept: Probabilities, tried: Iterable[Probabilities]) -> bool:
+    """Check whether the outputs may be in another order, in which another one of the tried normalizations may be best.
+
+    Of few images for each class every assignment of outputs fits, so that only the kept normalization is checked.
+    """
+    classes, most = kept.shape[1], trial.right(kept).mean() + FAR_BETTER
+    if assignment(kept.argmax(1), trial.labels, classes) is not None:
+        return True
+    return len(trial.labels) >= FEWEST_OF_CLASS * classes and any(trial.assigned(each).mean() > most for each in tried)
 
 
 def _check_order(every: Sequence[Normalization], trial: Trial, way: Preprocessing) -> None:
@@ -249,16 +286,30 @@ def neighbours(of: Normalization) -> list[Normalization]:
     ]
 
 
+def more_right(
+    trial: Trial, kept: Normalization, way: Preprocessing, tried: Sequence[Normalization]
+) -> Normalization | None:
+    """Find one of several normalizations that is clearly right more often than the kept one; None if there is none.
+
+    Only images that the kept one gets wrong can become right, so some of them select, and all images judge.
+    """
+    right = trial.right(trial.outputs((kept, way)))
+    wrong = np.flatnonzero(right == 0)[:FITTED]
+    if len(wrong) < FEWEST_MENDED:
+        return None
+    mended = [hits(trial.predicted((each, way), wrong), trial.labels[wrong]).sum() for each in tried]
+    best = tried[int(np.argmax(mended))]
+    if max(mended) < FEWEST_MENDED:
+        return None
+    others = trial.right(trial.race([(kept, way), (best, way)])[1])
+    return best if Interval.paired(others - right[: len(others)]).low > 0 else None
+
+
 def better_fit(trial: Trial, chosen: Normalization, way: Preprocessing) -> Normalization | None:
     """Look for a clearly better mean and standard deviation around the chosen ones; None if there is none."""
-    kept = chosen
+    kept = None
     for _ in range(STEPS):
-        if trial.right(trial.outputs((kept, way))[:FITTED]).mean() > GOOD:
+        if (better := more_right(trial, kept or chosen, way, neighbours(kept or chosen))) is None:
             break
-        tried = [kept, *neighbours(kept)]
-        right = [trial.right(each) for each in trial.race([(each, way) for each in tried], FITTED)]
-        best = max(range(len(tried)), key=lambda row: (len(right[row]), right[row].mean()))
-        if best == 0 or Interval.paired(right[best] - right[0][: len(right[best])]).low <= 0:
-            break
-        kept = tried[best]
-    return None if kept == chosen else kept
+        kept = better
+    return kept

@@ -319,8 +319,8 @@ def test_mistakes_end_in_one_line(
         (["--url", "http://127.0.0.1:9", "--method", "mean"], "are the server's"),
         (["--connections", 4], "--connections is for --url"),
         (["--json", tmp_path / "missing" / "t.json"], "no folder"),
-        (["my.yaml", "--members", "a"], "names its members"),
-        (["my.yaml", "--repository", tmp_path], "names its members"),
+        (["my.yaml", "--members", "a"], "CONFIG names members and repository"),
+        (["my.yaml", "--repository", tmp_path], "CONFIG names members and repository"),
     ):
         with pytest.raises(SystemExit):
             run(monkeypatch, "--data", tmp_path, *flags)
@@ -382,8 +382,8 @@ def test_a_configuration_without_a_quorum_gets_none(repository: Path, draw: Draw
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        (["--members", "a", "b", "--write", "x.yaml"], "--write writes a configuration of CONFIG's members"),
-        (["--url", "http://127.0.0.1:1", "--max-cost", "3"], "are for members that are measured here"),
+        (["--members", "a", "b", "--write", "x.yaml"], "--write writes CONFIG's members"),
+        (["--url", "http://127.0.0.1:1", "--max-cost", "3"], "are for members that run here"),
         (["--members", "a", "--min-top1", "50"], "there is no choice: it needs two members"),
         (["--members", "a", "b", "--max-cost", "0.000001"], "no subset keeps --max-cost and --min-top1"),
     ],

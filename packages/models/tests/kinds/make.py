@@ -73,6 +73,46 @@ def pooled(scores: ov.Node) -> ov.Node:
     return ops.unsqueeze(scores, np.array([2, 3]))
 
 
+def argmax(scores: ov.Node) -> ov.Node:
+    return ops.squeeze(ops.topk(scores, np.int64(1), 1, "max", "index").output(1), np.array([1]))
+
+
+def by_batch(scores: ov.Node) -> ov.Node:
+    """Batch normalization with the mean and deviation of the batch, as in training."""
+    mean = ops.reduce_mean(scores, np.array([0]), True)
+    variance = ops.reduce_mean(ops.squared_difference(scores, mean), np.array([0]), True)
+    return ops.divide(ops.subtract(scores, mean), ops.sqrt(ops.add(variance, np.float32(1e-3))))
+
+
+def dropout(scores: ov.Node) -> ov.Node:
+    """Dropout that stays after training."""
+    drawn = ops.random_uniform(ops.shape_of(scores), np.float32(0), np.float32(1), "f32", 0, 0)
+    return ops.multiply(scores, ops.convert(ops.greater(drawn, np.float32(0.3)), "f32"))
+
+
+def cosines(colours: Mapping[str, tuple[int, int, int]]) -> ov.Model:
+    """Make a classifier whose scores are the cosines of colours, less grey, in the order RGB."""
+    apart = (np.array(list(colours.values())) / 255 - 0.5).astype(np.float32)
+    image = ops.parameter([-1, 3, *SIZE], ov.Type.f32)
+    mean = ops.normalize_l2(ops.reduce_mean(image, np.array([2, 3]), False), np.array([1]), 1e-9, "add")
+    return ov.Model([ops.matmul(mean, apart / np.linalg.norm(apart, axis=1, keepdims=True), False, True)], [image])
+
+
+def names_onnx(file: Path, colours: Mapping[str, tuple[int, int, int]]) -> None:
+    """Write a classifier that answers the name of a class."""
+    linear_onnx(file, colours, Normalization.usual("RGB", "unit"))
+    model = onnx.load(file)
+    names = onnx.helper.make_tensor(
+        "names", onnx.TensorProto.STRING, [len(colours)], [each.encode() for each in colours]
+    )
+    model.graph.initializer.append(names)
+    model.graph.node.append(onnx.helper.make_node("ArgMax", ["output"], ["index"], axis=1, keepdims=0))
+    model.graph.node.append(onnx.helper.make_node("Gather", ["names", "index"], ["name"]))
+    del model.graph.output[:]
+    model.graph.output.append(onnx.helper.make_tensor_value_info("name", onnx.TensorProto.STRING, ["N"]))
+    onnx.save(model, file)
+
+
 def second_of_two(last: Callable[[ov.Node], ov.Node], flat: bool = False) -> Head:
     """A head of one output: how much likelier the second class is."""
 

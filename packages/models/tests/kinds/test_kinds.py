@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import openvino as ov
 import pytest
+import yaml
 from openvino import opset13 as ops
 from PIL import Image
 
@@ -36,6 +38,15 @@ RIGHT = "right"
 usual = Normalization.usual
 NAMES = [str(number) for number in range(11)]
 MIXED = ["Cat", "ant", "bee", "Dog", "eel"]
+# Some differ by their saturation only, which a fixed scale does not keep as a picture's own does.
+HUES = {
+    "brick": (120, 100, 100), "lake": (30, 90, 200), "meadow": (60, 160, 50), "mist": (200, 195, 190),
+    "poppy": (210, 40, 40), "steel": (95, 105, 125),
+}  # fmt: skip
+# Far from grey in other directions.
+FAR = {name: COLOURS[name] for name in ("coal", "lake", "meadow", "poppy", "sand")}
+ACCENTS = {normalize("NFC", f"é {name}"): colour for name, colour in COLOURS.items()}
+DECOMPOSED = {normalize("NFD", name): colour for name, colour in ACCENTS.items()}
 OWN = Normalization("RGB", (0.6, 0.5, 0.35), (0.12, 0.12, 0.12))
 
 
@@ -75,6 +86,10 @@ class Kind:
 
 def labels(*names: str) -> Callable[[Path], None]:
     return lambda tmp_path: (tmp_path / "mine.txt").write_text("\n".join(names) + "\n") and None
+
+
+def in_yaml(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"nc": len(COLOURS), "names": dict(enumerate(COLOURS))}))
 
 
 def two_files(tmp_path: Path) -> None:
@@ -122,6 +137,11 @@ def halved(colours: np.ndarray) -> np.ndarray:
     return 20 / 48 * colours + 28 / 48 * 128
 
 
+def by_itself(colours: np.ndarray) -> np.ndarray:
+    """The mean colour of `make.pictures` in pictures that are each standardized by themselves, times 255."""
+    return 255 * (colours - colours.mean(1, keepdims=True)) / np.sqrt(colours.var(1, keepdims=True) + 20**2)
+
+
 def tflite(name: str) -> dict[str, Any]:
     file = (HERE / f"{name}.tflite").read_bytes()
     return {
@@ -138,6 +158,10 @@ def trained(*given: Any, **more: Any) -> Callable[[Path], None]:
 
 
 TRAINED = trained()
+
+
+def saved(made: Callable[[], ov.Model]) -> Callable[[Path], None]:
+    return lambda file: ov.save_model(made(), file, compress_to_fp16=False)
 
 
 def train_and_val(colours: Mapping[str, Any]) -> dict[str, list[Image.Image]]:
@@ -157,6 +181,11 @@ KINDS = [
     Kind("OpenCV's: pixels from 0 to 255, BGR", trained(way=usual("BGR", "none"))),
     Kind("CLIP's normalization", trained(way=usual("RGB", "clip"))),
     Kind("CIFAR's normalization", trained(way=usual("RGB", "cifar"))),
+    Kind("ImageNet's mean, undivided: pixels from -0.5 to 0.6", trained(way=usual("RGB", "imagenet-mean"))),
+    Kind("ImageNet's standard deviation without a mean", trained(way=usual("BGR", "imagenet-std"), layout="NHWC")),
+    Kind("pixels from -0.5 to 0.5", trained(way=usual("RGB", "centered"))),
+    Kind("pixels from -128 to 128", trained(way=usual("BGR", "centered-255"))),
+    Kind("each image less its own mean, divided by its own standard deviation", trained(HUES, seen=by_itself), "the model with this step inside", "each image is less its own mean|better than guessing", colours=HUES, draw=MANY),  # noqa: E501
     Kind("another mean and standard deviation, of the training's images", trained(way=OWN), "`--channel-order`, `--mean`, `--std`", "another normalization than the usual ones is clearly better|none of the usual normalizations|don't tell", ("--channel-order", "RGB", "--mean", *OWN.mean, "--std", *OWN.std)),  # noqa: E501
     Kind("flags of another normalization than the training's", trained(way=usual("RGB", "imagenet")), "the right `--normalize`, or none", "is right more often than what the flags say|better than guessing", ("--normalize", "imagenet"), flags=("--channel-order", "RGB", "--normalize", "none")),  # noqa: E501
     Kind("classes in string order: 0 1 10 2 (torchvision)", trained(make.spread(sorted(NAMES))), colours=make.spread(sorted(NAMES))),  # noqa: E501
@@ -166,6 +195,7 @@ KINDS = [
     Kind("classes in any other order", trained(shuffled(COLOURS)), "`--labels`, or `--class-order images`", r"output 0 answers '\w+' and not 'coal'.*--class-order images", ("--class-order", "images")),  # noqa: E501
     Kind("a file of labels in another order than the outputs", TRAINED, "the right `--labels`, or none", "more often than the given one|another order than the given one", ("--labels", "sorted.txt"), flags=("--labels", "mine.txt"), before=two_files),  # noqa: E501
     Kind("a file of labels with an index or a WordNet id before each name", TRAINED, flags=("--labels", "mine.txt"), before=labels(*(f"{index} {name}" for index, name in enumerate(COLOURS)))),  # noqa: E501
+    Kind("a file of labels in YAML", TRAINED, flags=("--labels", "mine.yaml"), before=in_yaml),
     Kind("log-softmax", trained(head=lambda scores: ops.log_softmax(scores, 1))),
     Kind("a softmax of other operations", trained(head=lambda scores: ops.divide(ops.exp(scores), ops.reduce_sum(ops.exp(scores), np.array([1]), True)))),  # noqa: E501
     Kind("sigmoid, each class by itself", trained(head=make.sigmoid)),
@@ -175,6 +205,12 @@ KINDS = [
     Kind("whole numbers from 0 to 255, of a softmax", trained(head=make.levels)),
     Kind("softplus behind the last layer", trained(head=ops.softplus), "`--head`", "say by --head", ("--head", "shares")),  # noqa: E501
     Kind("tanh behind the last layer", trained(head=ops.tanh), "the model without it, or `--head`", "by a Tanh.*--head logits", ("--head", "logits")),  # noqa: E501
+    Kind("the index of a class in place of scores (argmax)", trained(head=make.argmax), "the model without its last operation", "the likeliest classes .* export it without that operation"),  # noqa: E501
+    Kind("the name of a class in place of scores", partial(make.names_onnx, colours=COLOURS), "the model without its last operations", "takes or answers texts", file="model.onnx"),  # noqa: E501
+    Kind("cosines, from -1 to 1: right, with a warning to calibrate", saved(lambda: make.cosines(FAR)), colours=FAR),
+    Kind("cosines of the classes in any other order", saved(lambda: make.cosines(shuffled(FAR))), "`--labels`, or `--class-order images`", "--class-order images", ("--class-order", "images"), colours=FAR),  # noqa: E501
+    Kind("batch normalization by the images of a batch", trained(head=make.by_batch), "an export by `model.eval()`", "differ by the images beside it"),  # noqa: E501
+    Kind("dropout that stays after training", trained(head=make.dropout), "an export by `model.eval()`", "from call to call"),  # noqa: E501
     Kind("one output for two classes: sigmoid, [N,1]", trained(TWO, head=second_of_two(ops.sigmoid)), colours=TWO, draw=MANY),  # noqa: E501
     Kind("one output for two classes: sigmoid, [N]", trained(TWO, head=second_of_two(ops.sigmoid, flat=True)), colours=TWO, draw=MANY),  # noqa: E501
     Kind("one output for two classes, for the first one", trained(dict(reversed(TWO.items())), head=second_of_two(ops.sigmoid)), "`--labels`, or `--class-order images`", "--class-order images", ("--class-order", "images"), colours=TWO, draw=MANY),  # noqa: E501
@@ -195,6 +231,7 @@ KINDS = [
     Kind("images fitted into the model's size, with black borders", trained(size=(24, 24), seen=lambda colours: halved(colours) / 2), draw=make.wide),  # noqa: E501
     Kind("images as .webp, .bmp, .tif and .jpg", TRAINED, data=("images", (".webp", ".bmp", ".tif", ".jpg"))),
     Kind("a zip file that Windows made, with backslashes", TRAINED, data=("images.zip", (".png",))),
+    Kind("folders that macOS named, with accents as own characters", trained(ACCENTS), colours=DECOMPOSED, flags=("--labels", "mine.txt"), before=labels(*ACCENTS)),  # noqa: E501
     Kind("a folder with `train/` and `val/`", TRAINED, "`--data FOLDER/val`", "several sets of images, train, val: name one", ("--data", "images/val"), draw=train_and_val),  # noqa: E501
     Kind("images of other classes than the file of labels has", TRAINED, "the right `--labels`, or other images", "has the class 'coal', which is none", flags=("--labels", "mine.txt"), before=labels(*"abcdefg")),  # noqa: E501
     Kind("fewer folders than classes", trained({**COLOURS, "unseen": (128, 0, 128)}), "`--labels`", "has 7 classes, and the model 8; name the model's by --labels", ("--labels", "mine.txt"), before=labels(*COLOURS, "unseen")),  # noqa: E501
@@ -209,7 +246,8 @@ KINDS = [
 def prepared(kind: Kind, tmp_path: Path, *more: object) -> float:
     """Prepare it, and return its top-1, percent, as it is served."""
     data = tmp_path / kind.data[0]
-    flags = [str(tmp_path / each) if str(each).endswith((".txt", "/val")) else each for each in (*kind.flags, *more)]
+    files = (".txt", ".yaml", "/val")
+    flags = [tmp_path / each if str(each).endswith(files) else each for each in (*kind.flags, *more)]
     call(prepare.main, tmp_path / kind.file, "--name", "m", "--repository", tmp_path / "models", "--data", data, *flags)
     model = find(tmp_path / "models", "m")
     dataset = Dataset.open(data / "val" if (data / "val").is_dir() else data)

@@ -20,11 +20,10 @@ from deployments.repository.errors import ModelError
 from deployments.repository.network import load
 from deployments.repository.repository import find, versions
 from ensemble_models.dataset import decode
-from ensemble_models.prediction import network_probabilities, preprocessing, stored_precision
+from ensemble_models.prediction import network_probabilities, preprocessing, stored_precision, weight_bytes
 from ensemble_models.prepare import __main__ as prepare
 from ensemble_models.prepare import efficientnet, stored_int8
 from ensemble_models.prepare.efficientnet import Array, read_weights
-from ensemble_models.quantize import weight_bytes
 from packages.models.tests.tiny import call
 
 

@@ -20,6 +20,7 @@ from deployments.repository.network import load
 from deployments.repository.repository import find, sha256, versions
 from ensemble_models.baking import bake
 from ensemble_models.prepare import __main__ as prepare
+from ensemble_models.prepare import pretrained
 from ensemble_models.writing import write_version
 from packages.models.tests.tiny import LABELS, SIZE, call, constant, convolutions
 from scripts.errors import ScriptError
@@ -391,19 +392,29 @@ def test_official_weights_are_verified(tmp_path: Path, monkeypatch: pytest.Monke
 
 # PyTorch calls its own tracer deprecated; OpenVINO's converter uses it.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-def test_random_weights_answer_by_what_they_see(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    run("densenet169", "--weights", "random", "--name", "m", "--repository", tmp_path)
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "vit_b_16"])
+def test_random_weights_are_those_of_a_seed(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("torchvision")
+    run(name, "--weights", "random", "--name", "m", "--repository", tmp_path)
     model = find(tmp_path, "m")
     assert model.metadata["source"]["weights"] == "random"
-    pixels = np.zeros((3, 224, 224, 3), np.uint8)
-    pixels[1] = (255, 40, 0)
-    pixels[2, :112] = 255
-    answers = infer(load(model), pixels)
-    assert np.isfinite(answers).all()
-    assert answers.max() < 0.999
-    assert np.abs(answers[0] - answers[1]).max() > 1e-3
-    assert np.abs(answers[1] - answers[2]).max() > 1e-3
+    assert np.isfinite(infer(load(model), np.zeros((1, 224, 224, 3), np.uint8))).all()
+
+
+def test_a_model_that_is_not_converted_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def convert(*_: object, **__: object) -> None:
+        raise ValueError("Tracing failed sanity checks!\n" + "a page of the graph\n" * 100)
+
+    mha = SimpleNamespace(set_fastpath_enabled=lambda _: None)
+    torch = SimpleNamespace(backends=SimpleNamespace(mha=mha), zeros=lambda *_: None)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(pretrained.ov, "convert_model", convert)
+    model = SimpleNamespace(eval=lambda: None)
+    with pytest.raises(
+        ModelError, match=r"can't convert .*Tracing failed sanity checks!; export it by torch\.onnx"
+    ) as told:
+        pretrained._network(model, (8, 8))
+    assert "\n" not in str(told.value)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
