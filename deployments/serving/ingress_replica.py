@@ -56,7 +56,7 @@ class VersionWatcher(Watcher):
         self._versions = versions
 
     def batch(self, batch: Batch[Sequence[Answer]], queue_wait_s: float) -> None:
-        """Note the versions in the steps of an image; a canary's step has another name than its member's."""
+        """Note the versions in the steps of an image; a version on trial has steps of another name."""
         for step in batch.items[-1].steps:
             version = step.note.attributes.get("ensemble.model.version")
             if version is not None and (name := step.note.node.removeprefix(OPERATION)) in self._versions:

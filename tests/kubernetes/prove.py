@@ -182,13 +182,13 @@ def watch(key):
         install(monitoring=monitoring.VALUES)
         running = {*heads(), *workers()}
         up = dict.fromkeys(running, "up")
-        wait("read", lambda: monitoring.targets() == up, 120)
+        wait("read", lambda: monitoring.targets() == up, 200)
         wait("counted", lambda: monitoring.total("sum(increase(ray_ensemble_requests_total[1m]))") > 0, 120)
         wait("evaluated", lambda: set(monitoring.alerts().values()) == {"ok"}, 60)
     assert ready_since() == before, "a change of `monitoring` replaced a worker"
     add("Prometheus", 0, targets=monitoring.targets(), alerts=len(monitoring.alerts()))
     install()
-    wait("forgotten", lambda: monitoring.targets() == {} and monitoring.alerts() == {}, 120)
+    wait("forgotten", lambda: monitoring.targets() == {} and monitoring.alerts() == {}, 200)
     monitoring.end()
 
 

@@ -14,11 +14,12 @@ SCRIPT = Path(__file__).with_name("spread_script.py")
 
 
 def counted():
-    """The requests that each worker has answered, by its own metrics."""
+    """The calls that each worker has answered over gRPC, by its own metrics."""
     found = {}
     for name in workers():
         metrics = fetched(f"http://{get('pod', name)['status']['podIP']}:9102/metrics")
-        found[name] = int(sum(map(float, re.findall(r"^ray_ensemble_requests_total\{.* (\S+)$", metrics, re.M))))
+        counts = re.findall(r'^ray_ensemble_requests_total\{.*protocol="grpc".* (\S+)$', metrics, re.MULTILINE)
+        found[name] = int(sum(map(float, counts)))
     return found
 
 

@@ -62,7 +62,7 @@ def held_out_loss():
 def of_payloads():
     one = {row["form"]: row for row in rows_of("payloads") if row["images"] == payloads.PIXELS and row["batch"] == 1}
     jpeg, raw = (one[form]["p50_ms"] for form in ("REST, JPEG", "REST, binary uint8"))
-    memory, grpc = one["shared memory, uint8"]["p50_ms"], one["gRPC, raw uint8"]["p50_ms"]
+    grpc = one["gRPC, raw uint8"]["p50_ms"]
     smaller = one[payloads.RAW_FLOATS]["bytes"] / one[payloads.SELDON_JPEG]["bytes"]
     seconds = EXPERIMENTS["payloads"].stored().seconds
     slow = [one[f]["p50_ms"] for f in ("Seldon gRPC, Tensor", "Seldon REST, lists", "Seldon gRPC, ListValue")]
@@ -74,7 +74,7 @@ def of_payloads():
         f"{told('payloads')['network traffic of arrays, in traffic of JPEGs']:.0f} times in the document)",
         f"A JPEG takes {jpeg:.1f} ms (p50), and pixels as raw uint8 take {raw:.1f} ms.",
         f"Within {seconds:g} s each of these three was sent fewer than {FEWEST} times",
-        f"The same pixels take {memory:.1f} ms through shared memory, {raw:.1f} ms over HTTP and {grpc:.1f} ms over gRPC.",
+        f"the same pixels take {raw:.1f} ms over HTTP and {grpc:.1f} ms over gRPC.",
     ]
 
 
@@ -411,8 +411,8 @@ def of_predictions():
         f"Every figure of {hold} of {len(rows)} predictions lies in its interval. {wide} of {intervals} intervals",
         # Of the same run, whose rows of open loops are in the history of this repository; and a simulation.
         "until 2026-11-29. In the same run 40 of 43 of their intervals were wider",
-        "one server takes 35 ms for a request, and gets two loads of 40 s at the same rate.",
-        "The ratio of the two p99 has a 95 % interval whose upper end is 2.0 times its lower end at a load of 0.3, and 4.3 times at 0.8.",
+        "A simulation of two equal loads of 40 s shows",
+        "by 2.0 times at a load of 0.3, and by 4.3 times at 0.8.",
     ]
 
 

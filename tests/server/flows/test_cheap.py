@@ -161,7 +161,8 @@ def test_what_came_before_is_remembered_and_every_protocol_says_so(server, pictu
     client.close()
     assert json.loads(answer.parameters["cache"].string_param)[0]["hit"]
     # What earlier tests missed may be counted only now.
-    assert eventually(lambda: looked_up(server)["hit"] == 3 and looked_up(server)["miss"] >= before["miss"] + 2)
+    assert eventually(lambda: looked_up(server)["hit"] >= before["hit"] + 3)
+    assert eventually(lambda: looked_up(server)["miss"] >= before["miss"] + 2)
     assert eventually(lambda: saved(server) > 0)
 
 
