@@ -159,7 +159,7 @@ def entries(path: Path) -> list[str]:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """List the files in a folder and its folders, also in those that links lead to, each folder once."""
+    """List the files in a folder and its folders, each folder once, and follow links to folders."""
     seen = set[str]()
     for folder, folders, files in os.walk(path, followlinks=True):
         if (place := os.path.realpath(folder)) in seen:
