@@ -206,7 +206,7 @@ class Ingress:
             self.admission.check_count(len(images))
         if options.top_k is not None and options.top_k > self._class_count:
             raise InvalidParameter(f"top_k must be between 1 and {self._class_count}, the number of classes")
-        notes, now = noted(options, self.readers), clock.now()
+        notes, now = noted(options, self.readers) if options.added else {}, clock.now()
         deadline = (began or now) + (options.timeout_ms or self.admission.settings.timeout_ms) / 1000
         if trace is None or not trace.parent:
             trace = Trace(continue_trace(None))

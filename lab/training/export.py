@@ -11,7 +11,8 @@ import torch
 from deployments.repository.errors import ModelError
 from deployments.repository.repository import Model
 from ensemble_models.baking import bake
-from ensemble_models.dataset import Dataset, provenance, truth
+from ensemble_models.dataset import Dataset, truth
+from ensemble_models.learnt import provenance
 from ensemble_models.prediction import computed_in, predict
 from ensemble_models.statistics import top1
 from ensemble_models.writing import input_metadata, write_version

@@ -11,7 +11,6 @@ LONGER = {
     "lab/benchmark/systems.py": 310,
     "lab/benchmark/workloads.py": 330,
     "lab/faults/fuzz/requests.py": 310,
-    "packages/models/ensemble_models/dataset.py": 345,
     "packages/plugins/sources/ensemble_sources/mirror.py": 310,
 }
 Function = ast.FunctionDef | ast.AsyncFunctionDef

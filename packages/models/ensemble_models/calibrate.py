@@ -12,7 +12,8 @@ from deployments.repository.heads import with_head
 from deployments.repository.network import load
 from deployments.repository.repository import Model, find
 from ensemble_models.baking import with_temperature
-from ensemble_models.dataset import FEWEST, Dataset, check_unseen, provenance, truth
+from ensemble_models.dataset import Dataset, truth
+from ensemble_models.learnt import FEWEST, check_unseen, provenance
 from ensemble_models.options import COUNT, FILE, POSITIVE, Command, option, repository_option
 from ensemble_models.prediction import computed_in, head_of, precision, predict, preprocessing
 from ensemble_models.statistics import Truth, calibration_error, log_loss, temperature, top1

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO
 from unicodedata import normalize
 
 import numpy as np
@@ -21,8 +21,7 @@ import numpy as np
 from deployments.contract.errors import EnsembleError
 from deployments.contract.payload import Pixels
 from deployments.contract.preprocessing import Preprocessing
-from deployments.repository.errors import ModelError
-from deployments.repository.repository import Model, find, sha256
+from deployments.repository.repository import Model, sha256
 from deployments.transformer import decoding
 from deployments.transformer.transformer import TransformerSettings
 from ensemble_models.statistics import Truth
@@ -36,8 +35,6 @@ SUFFIXES = frozenset(
 OTHER_IMAGES = frozenset({".heic", ".heif", ".jxl", ".svg", ".raw", ".cr2", ".nef", ".dng", ".npy", ".psd"})
 SETS = frozenset({"train", "training", "val", "valid", "validation", "test"})
 LIMITS = TransformerSettings()
-# Fewer images tell too little of how sure a model should be.
-FEWEST = 500
 
 
 @dataclass(frozen=True)
@@ -159,7 +156,7 @@ def entries(path: Path) -> list[str]:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """List the files in a folder and its folders, also in those that links lead to, each folder once."""
+    """List the files in a folder and its folders, each folder once, and follow links to folders."""
     seen = set[str]()
     for folder, folders, files in os.walk(path, followlinks=True):
         if (place := os.path.realpath(folder)) in seen:
@@ -291,63 +288,6 @@ def sample(dataset: Dataset, count: int, seed: int = 0) -> Dataset:
     if count >= len(dataset):
         return dataset
     return replace(dataset, names=tuple(sorted(random.Random(seed).sample(dataset.names, count))))
-
-
-def without(dataset: Dataset, other: Dataset) -> Dataset:
-    """Select the images that are not in `other`."""
-    taken = set(other.names)
-    return replace(dataset, names=tuple(name for name in dataset.names if name not in taken))
-
-
-def provenance(dataset: Dataset) -> dict[str, Any]:
-    """Describe the dataset for `metadata.json`: its name, its part, and its SHA-256."""
-    return {"data": dataset.path.name, "part": dataset.part, "sha256": dataset.sha256}
-
-
-def check_unseen(model: Model, images: Dataset) -> None:
-    """Raise ScriptError if a model was trained on some of the images; print a line if that is unknown."""
-    if (left_out := images_left_out(model, images)) is None:
-        print(f"the metadata of {model.name!r} do not show whether it was trained on these images; it must not be")
-    elif _has_learnt(images, left_out):
-        hint = f"name --hold-out {left_out}" if left_out >= FEWEST else "name other images, or train with --hold-out"
-        raise ScriptError(
-            f"{model.name!r} was trained on {images.path.name} with --hold-out {left_out}, so it has learnt some of "
-            f"these {len(images)} images, of which it is too sure; {hint}"
-        )
-
-
-def _has_learnt(images: Dataset, left_out: int) -> bool:
-    learnt, _ = Dataset.open(images.path).hold_out(left_out)
-    return not set(learnt.names).isdisjoint(images.names)
-
-
-def used_for(model: Model, images: Dataset) -> str:
-    """Return what a model used these data for: `trained on`, `calibrated on` or `quantized with`; empty for nothing."""
-    if (left_out := images_left_out(model, images)) is not None and _has_learnt(images, left_out):
-        return "trained on"
-    records = {"calibrated on": model.metadata.get("calibration"), "quantized with": model.source}
-    digests = {use: each["sha256"] for use, each in records.items() if isinstance(each, dict) and "sha256" in each}
-    return next((use for use, digest in digests.items() if digest == images.sha256), "")
-
-
-def images_left_out(model: Model, images: Dataset) -> int | None:
-    """Count the images that all training on these data left out; None if the metadata show no such training."""
-    source = model.source
-    while source.get("tool") == "scripts.quantize":
-        try:
-            source = find(model.folder.parents[1], model.name, source.get("version")).source
-        except ModelError:
-            return None
-    if source.get("tool") != "scripts.train":
-        return None
-    left_out = list[int]()
-    run: dict[str, Any] | None = source
-    while run:
-        # Earlier releases recorded no digest of the data of a run that another began with: it had the same.
-        if run.get("data_sha256", source.get("sha256")) == images.sha256:
-            left_out.append(run["recipe"].get("hold_out", 0))
-        run = run.get("initial")
-    return min(left_out, default=None)
 
 
 def _is_labelled(name: PurePosixPath, suffixes: frozenset[str]) -> bool:

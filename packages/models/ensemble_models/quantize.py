@@ -1,6 +1,6 @@
 """Quantizes models to int8 after training, and writes an int8 version where it is worth it."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version as metadata_version
 from pathlib import Path
@@ -15,8 +15,9 @@ from deployments.repository.errors import ModelError
 from deployments.repository.network import load
 from deployments.repository.repository import Model, find, versions
 from ensemble_models.baking import without_temperature
-from ensemble_models.dataset import Dataset, decode_all, provenance, sample, truth, without
+from ensemble_models.dataset import Dataset, decode_all, sample, truth
 from ensemble_models.int8 import expected_drop, search
+from ensemble_models.learnt import provenance
 from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
 from ensemble_models.prediction import computed_in, precision, predict, preprocessing, weight_bytes
 from ensemble_models.statistics import Interval, hits, paired, top1
@@ -166,7 +167,13 @@ def _split(images: Dataset, settings: Quantization) -> tuple[Dataset, Dataset | 
     calibration = sample(images, min(settings.samples, len(images) // 2))
     if not len(calibration):
         raise ScriptError(f"{images.path} has one image; --validation names others, --unmeasured writes without")
-    return calibration, sample(without(images, calibration), MOST_HELD_OUT)
+    return calibration, sample(_without(images, calibration), MOST_HELD_OUT)
+
+
+def _without(dataset: Dataset, other: Dataset) -> Dataset:
+    """Select the images that are not in `other`."""
+    taken = set(other.names)
+    return replace(dataset, names=tuple(name for name in dataset.names if name not in taken))
 
 
 @click.command("quantize", cls=Command)

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from deployments.combiner import Method
 from deployments.repository.repository import Model, find
 from ensemble_models.cascades import Choice, check_count, choose, ladder
-from ensemble_models.dataset import Dataset, check_unseen, truth_of
+from ensemble_models.dataset import Dataset, truth_of
 from ensemble_models.ensembles import Members, method
+from ensemble_models.learnt import check_unseen
 from ensemble_models.options import (
     POSITIVE,
     Command,

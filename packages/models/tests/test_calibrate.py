@@ -17,7 +17,8 @@ from ensemble_models import calibrate as command
 from ensemble_models import int8, quantize
 from ensemble_models.baking import TEMPERATURE
 from ensemble_models.calibrate import calibrate, check_same
-from ensemble_models.dataset import Dataset, check_unseen, images_left_out, sample
+from ensemble_models.dataset import Dataset, sample
+from ensemble_models.learnt import check_unseen, images_left_out
 from ensemble_models.prediction import predict
 from ensemble_models.quantize import Quantization
 from packages.models.tests.tiny import LABELS, SIZE, add, constant

@@ -22,8 +22,9 @@ from deployments.contract.proportion import wilson
 from deployments.repository.repository import find, versions
 from ensemble_models.check.choice import Choice
 from ensemble_models.check.report import ENSEMBLE, Score, gain, joined
-from ensemble_models.dataset import Dataset, check_image, indices, truth_of, used_for
+from ensemble_models.dataset import Dataset, check_image, indices, truth_of
 from ensemble_models.ensembles import Members
+from ensemble_models.learnt import used_for
 from ensemble_models.prediction import Candidate, measured_predictions, of_configuration, of_models, weight_bytes
 from ensemble_models.statistics import Interval, Truth, hits
 from ensemble_models.subsets import Panel

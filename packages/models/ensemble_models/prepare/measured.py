@@ -22,7 +22,7 @@ from ensemble_models.prediction import predict, runner
 from ensemble_models.prepare import trials
 from ensemble_models.prepare.orders import GIVEN, IMAGES, Permuted, usual_orders
 from ensemble_models.prepare.source import CROP_RATIO, Normalization, usual
-from ensemble_models.prepare.trials import Trial
+from ensemble_models.prepare.trial import Trial
 from ensemble_models.statistics import Interval, less_surprised, paired
 from ensemble_models.writing import model_names
 from scripts.errors import ScriptError

@@ -11,7 +11,8 @@ from deployments.contract.preprocessing import Preprocessing
 from ensemble_models.dataset import Dataset
 from ensemble_models.prepare.orders import assignment, usual_orders
 from ensemble_models.prepare.source import Normalization
-from ensemble_models.prepare.trials import Trial, Way, better_fit, normalized
+from ensemble_models.prepare.trial import Trial, Way, normalized
+from ensemble_models.prepare.trials import better_fit
 from packages.models.tests.tiny import LABELS, SIZE, Draw
 
 WAY = Preprocessing(SIZE)
