@@ -8,6 +8,7 @@ The bundled models; the odd loads are of the first version, the even ones of the
 import sys
 import threading
 from collections import Counter
+from contextlib import suppress
 
 import httpx
 import psutil
@@ -20,10 +21,12 @@ ROWS = 10
 
 
 def memory(server):
-    """The memory of all processes of a server, MB: proportional shares."""
-    process = psutil.Process(server.process.pid)
-    found = [process, *process.children(recursive=True)]
-    return sum(each.memory_full_info().pss for each in found if each.is_running()) / 1e6
+    """The memory of a server's processes, MB, by what they are: proportional shares."""
+    process, found = psutil.Process(server.process.pid), Counter()
+    for each in (process, *process.children(recursive=True)):
+        with suppress(psutil.Error):
+            found[" ".join(each.cmdline())[:40]] += each.memory_full_info().pss / 1e6
+    return found
 
 
 def ask(server, seen, end):
@@ -45,7 +48,9 @@ def main():
         print(f"{'loads':>6} {'memory, MB':>11}  answers by status, label and version")
         for number in range(LOADS + 1):
             if number % (LOADS // ROWS) == 0:
-                print(f"{number:6} {memory(server):11.0f}  {dict(seen)}", flush=True)
+                used = memory(server)
+                most = {name: round(megabytes) for name, megabytes in used.most_common(3)}
+                print(f"{number:6} {used.total():11.0f}  {dict(seen)} {most}", flush=True)
             loaded = httpx.post(load, json={"parameters": {"version": 1 + number % 2}}, timeout=60)
             assert loaded.is_success, loaded.text
         end.set()
