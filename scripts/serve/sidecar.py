@@ -59,7 +59,7 @@ def shared_folder() -> Path:
         raise ScriptError(f"set {FOLDER}, here and for Ray, to a folder for the sockets; it is made")
     folder = Path(os.environ[FOLDER]).absolute()
     folder.mkdir(mode=0o700, exist_ok=True)
-    # Everybody may write to a volume of Kubernetes, but only the containers that mount it see it. Two share a device.
+    # Everybody may write to a volume of Kubernetes, but only its containers see it. Two volumes may share a device.
     mounts = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
     if str(folder.parent) not in mounts:
         check_place(folder, FOLDER)

@@ -7,7 +7,7 @@ import yaml
 
 from tests.conftest import ROOT
 from tests.kubernetes.chart import CHART
-from tests.kubernetes.node import RUN, K, fetched, get, helm, wait, workers
+from tests.kubernetes.node import RUN, K, fetched, get, helm, kubectl, wait, workers
 
 KEY, KEYS = RUN / "key", RUN / "keys"
 IMAGE = str(ROOT / "tests" / "cat.jpg")
@@ -49,6 +49,9 @@ def back(**_):
 
 
 def leave():
+    """Remove the release as docs/kubernetes.md does: with a Redis, the service comes first."""
+    if "gcsFaultToleranceOptions" in get("rayservice", "ensemble")["spec"]["rayClusterConfig"]:
+        kubectl("delete", "rayservice", "ensemble")
     helm("uninstall", "ensemble", "--wait")
     wait("gone", lambda: not get("pods", "--selector", "ray.io/node-type")["items"])
 
