@@ -1,4 +1,4 @@
-"""What a model has learnt, was calibrated or was quantized with: which labelled images cannot judge it."""
+"""The images that a model was trained on, calibrated on or quantized with: they cannot judge the model."""
 
 from __future__ import annotations
 
