@@ -59,9 +59,9 @@ class Predictor:
         self._least_at_once = config.least_at_once
         self.health = Health(config.name)
         self._closed = False
-        # The inferences that have not ended, in the order of their start, each with the function that ends it; and the
+        # The inferences that have not ended, in the order of their start, each with its answer and its rows; and the
         # event loop in which a timer looks at them.
-        self._running: dict[ov.InferRequest, Callable[[], None]] = {}
+        self._running: dict[ov.InferRequest, tuple[asyncio.Future[Probabilities], int]] = {}
         self._looks_in: asyncio.AbstractEventLoop | None = None
         try:
             network = load(model)
@@ -186,23 +186,9 @@ class Predictor:
             request = await self._idle.get()
         began_ns = clock.now_ns()
 
-        def finish() -> None:
-            # Runs whether or not the caller still waits: a request goes back only when its inference is over, and once.
-            if self._running.get(request) is not finish:
-                return
-            try:
-                request.wait()
-                scores = np.array(request.get_output_tensor(0).data[:rows], np.float32)
-                if not answer.done():
-                    answer.set_result(scores)
-            except Exception as err:
-                if not answer.done():
-                    answer.set_exception(err)
-            finally:
-                self._free(request)
-
+        finish = partial(self._finish, request, answer, rows)
         request.set_callback(lambda _: loop.call_soon_threadsafe(finish), tensor)
-        self._running[request], self.health.began[request] = finish, time.monotonic()
+        self._running[request], self.health.began[request] = (answer, rows), time.monotonic()
         if self._looks_in is not loop:
             self._looks_in = loop
             loop.call_later(LOOK_EVERY_S, self._end_failed, loop)
@@ -215,16 +201,32 @@ class Predictor:
                 raise
             return await answer, began_ns
 
+    def _finish(self, request: ov.InferRequest, answer: asyncio.Future[Probabilities], rows: int) -> None:
+        """End an inference, whether or not its caller still waits; a request goes back once, when it is over."""
+        running, _ = self._running.get(request, (None, 0))
+        if running is not answer:
+            return
+        try:
+            request.wait()
+            scores = np.array(request.get_output_tensor(0).data[:rows], np.float32)
+            if not answer.done():
+                answer.set_result(scores)
+        except Exception as err:
+            if not answer.done():
+                answer.set_exception(err)
+        finally:
+            self._free(request)
+
     def _end_failed(self, loop: asyncio.AbstractEventLoop) -> None:
         """End the inferences that have failed, and look again while any is running."""
         started_before = time.monotonic() - LOOK_EVERY_S
-        for request, finish in list(self._running.items()):
+        for request, (answer, rows) in list(self._running.items()):
             if self.health.began[request] > started_before:
                 break
             try:
                 request.wait_for(0)
             except RuntimeError:
-                finish()
+                self._finish(request, answer, rows)
         if self._running:
             loop.call_later(LOOK_EVERY_S, self._end_failed, loop)
         else:

@@ -1,5 +1,7 @@
 import asyncio
+import gc
 import time
+import weakref
 
 import numpy as np
 import openvino as ov
@@ -286,3 +288,20 @@ async def test_one_score_stands_for_two_classes(tmp_path):
     store(tmp_path, "raw", ov.Model([logit], [image]), classes=("dark", "light"))
     with pytest.raises(ConfigurationError, match=r"one output.*--head.*ensemble prepare"):
         Predictor(OpenVino(name="raw"), find(tmp_path, "raw"), (32, 32), 1)
+
+
+async def test_a_closed_predictor_is_freed_at_once(repository):
+    member = predictor(repository, "brightness")
+    await member(batch(1, 2, 3))
+    freed, _ = weakref.ref(member), gc.disable()
+    try:
+        member.close()
+        del member
+        # The timer of the last inference still has it.
+        for _ in range(100):
+            await asyncio.sleep(0.01)
+            if freed() is None:
+                break
+        assert freed() is None
+    finally:
+        gc.enable()
