@@ -390,7 +390,7 @@ def test_official_weights_are_verified(tmp_path: Path, monkeypatch: pytest.Monke
     assert versions(tmp_path / "repository", "m") == [1]
 
 
-# PyTorch calls its own tracer deprecated, which OpenVINO's converter uses, and the tracer warns of what it can't follow.
+# PyTorch calls its own tracer deprecated, which OpenVINO's converter uses; the tracer warns of what it does not follow.
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["mobilenet_v3_small", "vit_b_16"])
 def test_random_weights_are_those_of_a_seed(tmp_path: Path, name: str) -> None:
