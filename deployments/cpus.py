@@ -30,6 +30,14 @@ def available_cpus() -> int:
     return _within_quota(len(_affinity()))
 
 
+def node_cpus() -> int:
+    """Return the CPUs that the replicas of this machine share: those of the parent process, Ray's, within the quota.
+
+    A replica itself may have a part of them.
+    """
+    return _within_quota(len(os.sched_getaffinity(os.getppid())))
+
+
 def available_cores(system: Path = SYSTEM) -> int:
     """Return the cores whose CPUs this process may use, within the quota: how many threads of a model should compute.
 

@@ -135,7 +135,7 @@ ROWS: dict[str, list[Panel]] = {
             "none",
             {
                 "{{deployment}}": rate("process_cpu_seconds_total", "deployment"),
-                "all cores": 'sum(ray_resources{Name="CPU"})',
+                "all cores": "sum(max by (NodeAddress) (ray_ensemble_machine_cpus))",
             },
         ),
         Panel(

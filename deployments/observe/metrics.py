@@ -20,6 +20,7 @@ from deployments.contract.answer import Answer
 from deployments.contract.batch import Batch
 from deployments.contract.counting import COUNTERS, TaggedCounter, Tags
 from deployments.contract.nodes import Remote, Versioned
+from deployments.cpus import node_cpus
 
 logger = logging.getLogger("ray.serve")
 
@@ -145,6 +146,7 @@ class StateReport:
         self._process, self._used_s, self._refused = psutil.Process(), 0.0, Tally[str]()
         self._opened = TaggedGauge("ensemble_edge_connections", "Open connections to a node.", "node")
         self._cpu = Counter("ensemble_process_cpu_seconds", "CPU time of the node's process, user and system.")
+        self._cpus = TaggedGauge("ensemble_machine_cpus", "CPUs that the nodes of the machine share, within its quota.")
         self._memory = TaggedGauge("ensemble_process_resident_memory_bytes", "Resident memory of the node's process.")
         self._version = TaggedGauge("ensemble_member_version", "A member's model version.", "member")
         self._refusals = TaggedCounter(
@@ -163,6 +165,7 @@ class StateReport:
         before, self._used_s = self._used_s, time.process_time()
         if self._used_s > before:
             self._cpu.inc(self._used_s - before)
+        self._cpus.set(node_cpus())
         self._memory.set(self._process.memory_info().rss)
         for name, edge in self._edges.items():
             self._opened.set(edge.connections, name)

@@ -35,8 +35,11 @@ def without_indices(lines: Sequence[str]) -> list[str]:
     Names are sorted by their indices.
     """
     indexed = sorted((int(match[1]), match[2]) for line in lines if (match := INDEXED.fullmatch(line)))
-    if [index for index, _ in indexed] in (list(range(len(lines))), list(range(1, len(lines) + 1))):
-        return [name for _, name in indexed]
+    names = [name for _, name in indexed]
+    counts = list(range(len(lines))), list(range(1, len(lines) + 1))
+    # Numbers that tell the names apart are a part of them, as of `1 star` and `2 stars`.
+    if [index for index, _ in indexed] in counts and 2 * len(set(names)) > len(names):
+        return names
     synsets = [match[1] for line in lines if (match := SYNSET.fullmatch(line))]
     return synsets if len(synsets) == len(lines) else list(lines)
 

@@ -13,6 +13,7 @@ from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request
 from starlette.responses import Response
 
+from deployments.contract import clock
 from deployments.contract.answer import Answer, Classification
 from deployments.contract.batch import Batch
 from deployments.contract.caller import ANYONE, Caller
@@ -54,13 +55,19 @@ class VersionWatcher(Watcher):
 
     def __init__(self, versions: dict[str, str]) -> None:
         self._versions = versions
+        # What it has noted, and since when others have noted a newer one: an earlier step is of an older version.
+        self._noted, self._since_ns = dict(versions), dict.fromkeys(versions, 0)
 
     def batch(self, batch: Batch[Sequence[Answer]], queue_wait_s: float) -> None:
         """Note the versions in the steps of an image; a version on trial has steps of another name."""
         for step in batch.items[-1].steps:
             version = step.note.attributes.get("ensemble.model.version")
-            if version is not None and (name := step.note.node.removeprefix(OPERATION)) in self._versions:
-                self._versions[name] = str(version)
+            if version is None or (name := step.note.node.removeprefix(OPERATION)) not in self._versions:
+                continue
+            if self._versions[name] != self._noted[name]:
+                self._noted[name], self._since_ns[name] = self._versions[name], clock.now_ns()
+            if step.note.start_ns >= self._since_ns[name]:
+                self._versions[name] = self._noted[name] = str(version)
 
 
 class IngressReplica:

@@ -61,7 +61,7 @@ def shared_folder() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     # Everybody may write to a volume of Kubernetes, but only its containers see it. Two volumes may share a device.
     mounts = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
-    if str(folder.parent) not in mounts:
+    if not folder.parent.is_mount() and str(folder.parent.resolve()) not in mounts:
         check_place(folder, FOLDER)
     if not is_private(folder):
         raise ScriptError(f"{FOLDER}: {folder} is not a folder of this user alone; remove it, or name another")

@@ -1,6 +1,6 @@
 """A member that fails on every image, under load: what is answered, and how its logs grow.
 
-python -m tests.conditions.failing [SECONDS]        default: 90
+python -m tests.conditions.failing [PLACEMENT...]        default: inline separate
 """
 
 import sys

@@ -235,9 +235,11 @@ def begin():
     add("helm install until Ready", time.monotonic() - began)
     command = [K / "kubectl", "port-forward", "service/ensemble", "8000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as forward:
-        forward.stdout.readline()
-        answer = classified("127.0.0.1", key)
-        forward.terminate()
+        try:
+            forward.stdout.readline()
+            answer = classified("127.0.0.1", key)
+        finally:
+            forward.terminate()
     assert answer["label"] == "cat", answer
     add("helm install until answered by port-forward", time.monotonic() - began)
 

@@ -34,7 +34,8 @@ SUFFIXES = frozenset(
 # Images that the server does not decode, so that they are missed.
 OTHER_IMAGES = frozenset({".heic", ".heif", ".jxl", ".svg", ".raw", ".cr2", ".nef", ".dng", ".npy", ".psd"})
 SETS = frozenset({"train", "training", "val", "valid", "validation", "test"})
-LIMITS = TransformerSettings()
+# The server's default limits, and the largest `transformer.max_image_bytes`.
+LIMITS, MOST_BYTES = TransformerSettings(), 256 << 20
 
 
 @dataclass(frozen=True)
@@ -138,10 +139,12 @@ class Dataset:
         for name in self.names:
             try:
                 with opened(name) as stream:
-                    # One more than is taken, so that a few bytes of a zip file can't become all of the memory.
-                    encoded = stream.read(LIMITS.max_image_bytes + 1)
+                    # A few bytes of a zip file can't become all of the memory.
+                    encoded = stream.read(MOST_BYTES + 1)
             except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as err:
                 raise DatasetError(f"{self.path}: {name}: {err}") from err
+            if len(encoded) > MOST_BYTES:
+                raise DatasetError(f"{self.path}: {name} has more than {MOST_BYTES} bytes, which no server takes")
             yield encoded, label(name)
 
 
@@ -156,13 +159,14 @@ def entries(path: Path) -> list[str]:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """List the files in a folder and its folders, each folder once, and follow links to folders."""
+    """List the files in a folder and its folders, each folder once, with links to folders behind the real ones."""
     seen = set[str]()
     for folder, folders, files in os.walk(path, followlinks=True):
         if (place := os.path.realpath(folder)) in seen:
             folders.clear()
             continue
         seen.add(place)
+        folders.sort(key=lambda name: (os.path.islink(os.path.join(folder, name)), name))
         yield from (Path(folder, file) for file in files)
 
 

@@ -11,6 +11,8 @@ from scripts.errors import ScriptError
 
 # Fewer images tell too little of how sure a model should be.
 FEWEST = 500
+# What a quantized model is called that is no version of the float one.
+ASIDE = "-int8"
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
@@ -46,12 +48,17 @@ def used_for(model: Model, images: Dataset) -> str:
 
 def images_left_out(model: Model, images: Dataset) -> int | None:
     """Count the images that all training on these data left out; None if the metadata show no such training."""
-    source = model.source
+    source, seen = model.source, {(model.name, model.version)}
     while source.get("tool") == "scripts.quantize":
+        # A model that became one of its own is called as the float one, and more.
+        name = source.get("model", model.name.removesuffix(ASIDE))
         try:
-            source = find(model.folder.parents[1], model.name, source.get("version")).source
+            found = find(model.folder.parents[1], name, source.get("version"))
         except ModelError:
             return None
+        if (found.name, found.version) in seen:
+            return None
+        source, seen = found.source, {*seen, (found.name, found.version)}
     if source.get("tool") != "scripts.train":
         return None
     left_out = list[int]()

@@ -17,7 +17,7 @@ from deployments.repository.repository import Model, find, versions
 from ensemble_models.baking import without_temperature
 from ensemble_models.dataset import Dataset, decode_all, sample, truth
 from ensemble_models.int8 import expected_drop, search
-from ensemble_models.learnt import provenance
+from ensemble_models.learnt import ASIDE, provenance
 from ensemble_models.options import FILE, POSITIVE, Command, option, repository_option
 from ensemble_models.prediction import computed_in, precision, predict, preprocessing, weight_bytes
 from ensemble_models.statistics import Interval, hits, paired, top1
@@ -28,7 +28,6 @@ from scripts.errors import ScriptError
 LARGEST_SHARE = {"FP16": 0.55, "FP32": 0.30}
 MOST_HELD_OUT = 5000
 # What a version that is not to be served is called, behind the model's name.
-ASIDE = "-int8"
 
 
 @dataclass(frozen=True)
@@ -75,6 +74,7 @@ def quantize(repository: Path, name: str, version: int | None, settings: Quantiz
         **derived_metadata(source, "INT8", wanted),
         "source": {
             "tool": "scripts.quantize",
+            "model": source.name,
             "version": source.version,
             "precision": precision(source),
             "samples": len(calibration),

@@ -226,3 +226,17 @@ def test_answers_may_only_differ_where_two_classes_are_as_probable() -> None:
     check_same(before, np.array([[0.3, 0.4, 0.3], [0.9, 0.1, 0]], np.float32))
     with pytest.raises(ModelError, match="changes 1 answers"):
         check_same(before, np.array([[0.5, 0.4, 0.1], [0.4, 0.6, 0]], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("source", "left_out"),
+    # As it is written now, and before; the last one leads to itself.
+    [({"model": "m", "version": 1}, 600), ({"version": 1}, 600), ({"model": "m-int8", "version": 1}, None)],
+)
+def test_a_model_of_its_own_is_traced_to_the_float_one(
+    tmp_path: Path, data: Path, source: dict[str, object], left_out: int | None
+) -> None:
+    trained = {"tool": "scripts.train", "recipe": {"hold_out": 600}, "sha256": sha256(data)}
+    add(tmp_path, "m", brightness(), "FP16", source=trained)
+    add(tmp_path, "m-int8", brightness(), "INT8", source={"tool": "scripts.quantize", **source})
+    assert images_left_out(find(tmp_path, "m-int8"), Dataset.open(data)) == left_out

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ensemble_models import dataset
 from ensemble_models.dataset import LIMITS, Dataset, check_image
 from scripts.errors import DatasetError, ScriptError
 
@@ -153,16 +154,24 @@ def test_accents_of_a_folder_s_name_have_one_form(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["folder", "images.zip"])
-def test_an_image_larger_than_the_limit_is_not_read_whole(tmp_path: Path, name: str) -> None:
-    most = LIMITS.max_image_bytes
+def test_an_image_larger_than_every_limit_is_not_read_whole(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    monkeypatch.setattr(dataset, "MOST_BYTES", 1000)
     if name == "folder":
         (tmp_path / name / "cat").mkdir(parents=True)
-        with (tmp_path / name / "cat" / "bomb.png").open("wb") as file:
-            file.truncate(100 * most)
+        (tmp_path / name / "cat" / "bomb.png").write_bytes(bytes(3000))
     else:
         with zipfile.ZipFile(tmp_path / name, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("cat/bomb.png", bytes(3 * most))
-    [(encoded, _)] = Dataset.open(tmp_path / name).read()
-    assert len(encoded) == most + 1
-    with pytest.raises(ScriptError, match=r"bomb\.png: the image has .* bytes; at most"):
-        check_image("bomb.png", encoded)
+            archive.writestr("cat/bomb.png", bytes(3000))
+    with pytest.raises(DatasetError, match=r"cat/bomb\.png has more than 1000 bytes"):
+        next(Dataset.open(tmp_path / name).read())
+
+
+def test_an_image_larger_than_the_default_limit_is_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "large.png").write_bytes(bytes(LIMITS.max_image_bytes + 2))
+    [(encoded, _)] = Dataset.open(tmp_path).read()
+    assert len(encoded) == LIMITS.max_image_bytes + 2
+    with pytest.raises(ScriptError, match=r"large\.png: the image has .* bytes; at most"):
+        check_image("large.png", encoded)

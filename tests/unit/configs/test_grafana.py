@@ -13,11 +13,9 @@ from lab.reference import pages
 from tests.conftest import ROOT
 
 CONFIGS = ROOT / "configs"
-# Labels that Serve and Prometheus add to every metric, and that of a histogram's buckets; of a gauge also the replica.
-EVERYWHERE, OF_A_GAUGE = {"application", "deployment", "job", "instance", "le"}, {"replica"}
-METRIC = re.compile(r"\bray_(\w+)(?:\{([^}]*)\})?")
-# Ray's own metric of the cores that it was given, and what Ray adds to every metric.
-OF_RAY, OF_A_MACHINE = {"resources": {"Name", "State"}}, {"NodeAddress"}
+# Labels that Ray, Serve and Prometheus add to every metric, and of a histogram's buckets; and of a gauge its replica.
+EVERYWHERE, OF_A_GAUGE = {"application", "deployment", "job", "instance", "NodeAddress", "le"}, {"replica"}
+METRIC = re.compile(r"\bray_(ensemble_\w+)(?:\{([^}]*)\})?")
 GROUPED = re.compile(r"by \(([^)]*)\)")
 
 
@@ -78,7 +76,6 @@ def test_grafana_s_schema_knows_every_field_of_it():
 def test_every_query_asks_for_metrics_and_labels_that_there_are():
     known = registered()
     assert len(known) > 30
-    known = {name: labels | OF_A_MACHINE for name, labels in (known | OF_RAY).items()}
     asked = list(queries())
     assert len(asked) > 40
     for query, shown in asked:

@@ -66,7 +66,7 @@ applications:
         ray_actor_options: {num_cpus: 1}
         # An empty one, too: it restores the settings of `args`; a missing one does not.
         user_config:
-          {{- toYaml .Values.userConfig | nindent 10 }}
+          {{- toYaml (.Values.userConfig | default dict) | nindent 10 }}
 {{- end }}
 
 {{/* Ray's parameters: the CPUs that Serve may reserve on the pod, and the same ports in each. */}}

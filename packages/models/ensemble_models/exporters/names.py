@@ -19,6 +19,11 @@ MARKS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "ut
 BACKGROUND = re.compile(r"_*(background|dummy|other)( class)?_*", re.IGNORECASE)
 # The keys of a mapping that holds the names, besides other fields.
 HOLDERS = ("names", "labels", "classes", "class_names", "categories", "id2label", "label_names", "class_to_idx")
+# What readers of JSON, YAML, tables and Python's constants raise.
+UNREADABLE = (
+    *(ValueError, TypeError, SyntaxError, RecursionError, MemoryError, AttributeError, LookupError, OverflowError),
+    *(csv.Error, yaml.YAMLError),
+)
 # A line with an index behind the name.
 COUNTED = re.compile(r"(?P<name>\S.*?)\s*[:,;\t ]\s*(?P<index>\d+)\s*")
 NAME_COLUMNS = re.compile(r"(class|label|category)?[_ ]?(name|label|class|category|description)s?", re.IGNORECASE)
@@ -44,7 +49,7 @@ def names_in(content: bytes, file: Path) -> tuple[str, ...]:
     text = text_of(content, file)
     try:
         names = list(_parsed(text, file.suffix.lower()))
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, csv.Error, yaml.YAMLError) as err:
+    except UNREADABLE as err:
         raise ModelError(f"{file} has no class names in a usual form, as a name on each line: {reason(err)}") from err
     return class_names(names, file)
 
@@ -72,7 +77,7 @@ def documents(file: Path) -> list[Any]:
     text = read_text(file)
     try:
         return [json.loads(text)] if file.suffix == ".json" else list(bounded(yaml.safe_load_all(text)))
-    except (ValueError, yaml.YAMLError, RecursionError) as err:
+    except UNREADABLE as err:
         raise ModelError(f"{file} is damaged: {reason(err)}") from err
 
 
@@ -100,13 +105,20 @@ def names_of(written: Any) -> tuple[str, ...]:
     if isinstance(written, Mapping):
         if holder := next((key for key in HOLDERS if isinstance(written.get(key), Mapping | Sequence)), None):
             return names_of(written[holder])
-        if written and all(isinstance(value, int) for value in written.values()):
+        if _leads_to_indices(written):
             written = {index: name for name, index in written.items()}
         if not (written := _in_order([(int(index), name) for index, name in written.items()])):
             raise ValueError("the indices of its classes don't count from 0")
     # Keras' map of ImageNet has the id of the class before its name.
     names = [each[-1] if isinstance(each, list | tuple) else each for each in written]
     return tuple(_name(each) for each in names)
+
+
+def _leads_to_indices(written: Mapping[Any, Any]) -> bool:
+    """Return whether a mapping is from names to indices, which YAML has as texts; names may be digits, too."""
+    values, is_by_index = list(written.values()), all(str(key).isdecimal() for key in written)
+    as_text = not is_by_index and all(isinstance(value, str) and value.isdecimal() for value in values)
+    return bool(values) and (as_text or all(isinstance(value, int) for value in values))
 
 
 def fitting(names: Sequence[str], classes: int) -> tuple[str, ...]:
@@ -123,15 +135,19 @@ def _parsed(text: str, suffix: str) -> Iterable[str]:
     if suffix == ".json":
         return names_of(json.loads(stripped))
     if suffix in {".yaml", ".yml"}:
-        return names_of(next(bounded([yaml.safe_load(text)])))
+        # Texts as they stand: YAML's own types make a number of `010`, and a truth of `no`.
+        # BaseLoader makes texts, lists and mappings only.
+        return names_of(next(bounded([yaml.load(text, yaml.BaseLoader)])))  # noqa: S506
     if stripped.startswith(("{", "[")):
         return names_of(stripped)
     if suffix in {".csv", ".tsv"}:
         return _table(text)
     lines = text.rstrip().replace("\r\n", "\n").split("\n") if stripped else []
+    if (names := without_indices(lines)) != lines:
+        return names
     counted = [found for line in lines if (found := COUNTED.fullmatch(line))]
     names = _in_order([(int(each["index"]), each["name"]) for each in counted])
-    return names if lines and len(names) == len(lines) and _differ(names) else without_indices(lines)
+    return names if lines and len(names) == len(lines) and _differ(names) else lines
 
 
 def _table(text: str) -> list[str]:

@@ -131,7 +131,7 @@ def share_out(members: list[ImportedMember], shares: list[float], where: str) ->
     """
     if not all(0 < share < math.inf for share in shares):
         raise ScriptError(f"{where} splits the images by {shares}; each share has to be above 0")
-    if len(members) != 2 or any(each.source is None for each in members):
+    if len(members) != 2 or len(shares) != 2 or any(each.source is None for each in members):
         raise ScriptError(
             f"{where} splits the images between other than two models whose files are there; name them by --members"
         )

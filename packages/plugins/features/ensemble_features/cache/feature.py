@@ -17,7 +17,7 @@ from graph.schema import EnsembleConfig
 from graph.signature import EnsembleSignature
 
 # The version of the entries' format.
-FORM = 3
+FORM = 4
 
 
 def identity(config: EnsembleConfig, agreed: EnsembleSignature, settings: CacheSettings) -> bytes:

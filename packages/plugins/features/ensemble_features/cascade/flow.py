@@ -170,7 +170,7 @@ class Cascade(Flow):
             if exit_at is None:
                 for rung in rungs:
                     rung.count(is_exit=False)
-                yield _named(positions, stage.part(range(len(positions)), asked, (), rungs))
+                yield _named(positions, stage.part(range(len(positions)), asked, (), unloaded))
                 return
             sure = stage.sure(exit_at)
             # These would stay, if the load were lower.
@@ -181,7 +181,9 @@ class Cascade(Flow):
                 self._look_again(self._audit, number, batch, outcomes, stage.exits(sure, rungs))
             staying = sorted(set(stage.ballots.live) - set(sure))
             if leaving := sorted(set(range(len(positions))) - set(staying)):
-                yield _named(positions, stage.part(leaving, asked, load_shed, rungs))
+                # Where the load changes nothing, a kept answer must not name its rung.
+                told = [rungs[image] if image in load_shed else unloaded[image] for image in range(len(positions))]
+                yield _named(positions, stage.part(leaving, asked, load_shed, told))
                 positions, chosen = [positions[i] for i in staying], [chosen[i] for i in staying]
                 batch, outcomes = batch.split(staying), split(outcomes, staying)
             if not staying:
