@@ -31,10 +31,7 @@ def available_cpus() -> int:
 
 
 def node_cpus() -> int:
-    """Return the CPUs that the replicas of this machine share: those of the parent process, Ray's, within the quota.
-
-    A replica itself may have a part of them.
-    """
+    """Return how many CPUs the replicas of this machine share: the affinity of Ray's process, within the quota."""
     return _within_quota(len(os.sched_getaffinity(os.getppid())))
 
 
