@@ -32,7 +32,7 @@ def available_cpus() -> int:
 
 def node_cpus() -> int:
     """Return how many CPUs the replicas of this machine share: the affinity of Ray's process, within the quota."""
-    return _within_quota(len(os.sched_getaffinity(os.getppid())))
+    return _within_quota(len(_affinity(os.getppid())))
 
 
 def available_cores(system: Path = SYSTEM) -> int:
@@ -52,8 +52,8 @@ def describe_cores(system: Path = SYSTEM) -> str:
     return f"{available_cores(system)} cores" + (f" ({'; '.join(notes)})" if notes else "")
 
 
-def _affinity() -> set[int]:
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+def _affinity(process: int = 0) -> set[int]:
+    return os.sched_getaffinity(process) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def _within_quota(count: int) -> int:

@@ -7,13 +7,15 @@ from pydantic import Field
 from deployments.contract.settings import MIB, Placement, Schema
 
 Isolate = Literal["others", "all"]
+# The largest `max_image_bytes`.
+MOST_IMAGE_BYTES = 256 * MIB
 Edge = Annotated[int, Field(ge=1, le=8192)]
 
 
 class TransformerSettings(Schema):
     """Limits of the JPEG transformer, checked before a pixel is decoded; the last two hold for isolated decoding."""
 
-    max_image_bytes: int = Field(10 * MIB, ge=1024, le=256 * MIB, description="encoded size of an image, bytes")
+    max_image_bytes: int = Field(10 * MIB, ge=1024, le=MOST_IMAGE_BYTES, description="encoded size of an image, bytes")
     max_image_pixels: int = Field(
         50_000_000, ge=1024, le=1_000_000_000, description="declared size of an image, pixels"
     )

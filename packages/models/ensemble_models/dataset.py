@@ -23,7 +23,7 @@ from deployments.contract.payload import Pixels
 from deployments.contract.preprocessing import Preprocessing
 from deployments.repository.repository import Model, sha256
 from deployments.transformer import decoding
-from deployments.transformer.transformer import TransformerSettings
+from deployments.transformer.settings import MOST_IMAGE_BYTES, TransformerSettings
 from ensemble_models.statistics import Truth
 from scripts.errors import DatasetError, ScriptError
 
@@ -34,8 +34,7 @@ SUFFIXES = frozenset(
 # Images that the server does not decode, so that they are missed.
 OTHER_IMAGES = frozenset({".heic", ".heif", ".jxl", ".svg", ".raw", ".cr2", ".nef", ".dng", ".npy", ".psd"})
 SETS = frozenset({"train", "training", "val", "valid", "validation", "test"})
-# The server's default limits, and the largest `transformer.max_image_bytes`.
-LIMITS, MOST_BYTES = TransformerSettings(), 256 << 20
+LIMITS = TransformerSettings()
 
 
 @dataclass(frozen=True)
@@ -140,11 +139,11 @@ class Dataset:
             try:
                 with opened(name) as stream:
                     # A few bytes of a zip file can't become all of the memory.
-                    encoded = stream.read(MOST_BYTES + 1)
+                    encoded = stream.read(MOST_IMAGE_BYTES + 1)
             except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as err:
                 raise DatasetError(f"{self.path}: {name}: {err}") from err
-            if len(encoded) > MOST_BYTES:
-                raise DatasetError(f"{self.path}: {name} has more than {MOST_BYTES} bytes, which no server takes")
+            if len(encoded) > MOST_IMAGE_BYTES:
+                raise DatasetError(f"{self.path}: {name} has more than {MOST_IMAGE_BYTES} bytes, which no server takes")
             yield encoded, label(name)
 
 

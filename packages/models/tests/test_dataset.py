@@ -157,7 +157,7 @@ def test_accents_of_a_folder_s_name_have_one_form(tmp_path: Path) -> None:
 def test_an_image_larger_than_every_limit_is_not_read_whole(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
-    monkeypatch.setattr(dataset, "MOST_BYTES", 1000)
+    monkeypatch.setattr(dataset, "MOST_IMAGE_BYTES", 1000)
     if name == "folder":
         (tmp_path / name / "cat").mkdir(parents=True)
         (tmp_path / name / "cat" / "bomb.png").write_bytes(bytes(3000))
